@@ -163,9 +163,10 @@ BEGIN
   -- - `duplicate`: recorded before. Acknowledge the message.
   -- - `dead`: the id belongs to a different event. The message is stored under another id.
   --   Acknowledge the message.
-  -- - `discarded`: behind its key's position, with dedupe = 'position'. Acknowledge the message. An
-  --   event with a higher version than all applied events of its key is never discarded, because it
-  --   cannot have been applied before.
+  -- - `discarded`: behind its key's position, with dedupe = 'position', and old enough that
+  --   `consumer prune` may have deleted its row. Acknowledge the message. A younger event that the
+  --   inbox does not list, and an event with a higher version than all applied events of its key,
+  --   cannot have been applied before. Such an event is `late`.
   -- - `deferred`: not recorded. Another session has locked the key, or the key is blocked and park
   --   is false.
   --
@@ -253,6 +254,27 @@ BEGIN
         ON CONFLICT DO NOTHING
         RETURNING i.event_id, i.status)
     SELECT array_agg(r.event_id), array_agg(r.status) INTO unseen, statuses FROM recorded AS r;
+
+    -- A prune records its horizon before it deletes rows. Read after the insert, the horizon
+    -- therefore covers every row whose absence the insert has seen. The minute allows for clock
+    -- differences.
+    IF 'discarded' = ANY (statuses) THEN
+      WITH young AS (
+        UPDATE public.app_inbox AS i SET status = 'late', attempts = 1, error_code = NULL
+         WHERE i.consumer = consumer AND i.generation = generation
+           AND i.event_id = ANY (ARRAY(
+             SELECT u.event_id FROM unnest(unseen, statuses) AS u(event_id, status)
+              WHERE u.status = 'discarded'))
+           AND NOT EXISTS (
+             SELECT FROM public.app_inbox_consumer AS c
+              WHERE c.consumer = consumer
+                AND coalesce(i.occurred_at, '-infinity') < c.pruned_before + interval '1 minute')
+        RETURNING i.event_id)
+      SELECT array_agg(CASE WHEN y.event_id IS NULL THEN u.status ELSE 'late' END ORDER BY u.n)
+        INTO statuses
+        FROM unnest(unseen, statuses) WITH ORDINALITY AS u(event_id, status, n)
+        LEFT JOIN young AS y ON y.event_id = u.event_id;
+    END IF;
 
     -- The usual batch: every event is new and in order.
     IF cardinality(unseen) = cardinality(messages) AND 'done' = ALL (statuses) THEN

@@ -84,6 +84,9 @@ BEGIN
   -- - `held`: not attempted, because an earlier event of its key has failed in this batch.
   -- - `deferred`: not attempted, because the limit of savepoints or time is reached.
   --
+  -- After the handler, settings are as before it if the record of the events rests on them. Only a
+  -- higher `synchronous_commit` stays, because it also keeps an acknowledged event.
+  --
   -- Events that fail slowly would delay the other events of their batch for minutes, together with
   -- all locks taken. After "patience", the function therefore stops if one event has failed and
   -- another has passed or failed. If none has passed by then, two keys have failed. A slowly
@@ -123,6 +126,14 @@ BEGIN
     events public.app_inbox_event[];
     is_first_pass boolean := true;
     deferred_constraints text;
+    -- The roles are first, because only the session's own role may restore the others.
+    guarded CONSTANT text[] := ARRAY[
+      'session_authorization', 'role', 'search_path', 'row_security', 'session_replication_role', 'transaction_read_only',
+      'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout',
+      'synchronous_commit'];
+    durability CONSTANT text[] := ARRAY['off', 'local', 'remote_write', 'on', 'remote_apply'];
+    settings text[];
+    setting text;
     event_result refcursor;
     ignored record;
     code text;
@@ -146,6 +157,9 @@ BEGIN
     END IF;
     call := call || CASE WHEN handles_arrays THEN '$1)' ELSE 'event) FROM unnest($1) AS event' END;
 
+    FOR i IN 1 .. cardinality(guarded) LOOP
+      settings[i] := pg_catalog.current_setting(guarded[i], true);
+    END LOOP;
     outcomes := array_fill(NULL::text, ARRAY[size]);
     error_codes := outcomes;
     errors := outcomes;
@@ -231,6 +245,14 @@ BEGIN
         -- A deferred constraint fails here instead of at COMMIT, so that the failing event can be
         -- found.
         SET CONSTRAINTS ALL IMMEDIATE;
+        FOR i IN 1 .. cardinality(guarded) LOOP
+          setting := pg_catalog.current_setting(guarded[i], true);
+          CONTINUE WHEN setting IS NOT DISTINCT FROM settings[i]
+            OR guarded[i] = 'synchronous_commit'
+              AND pg_catalog.array_position(durability, setting)
+                > pg_catalog.array_position(durability, settings[i]);
+          PERFORM pg_catalog.set_config(guarded[i], settings[i], true);
+        END LOOP;
 
         have_passed := true;
         IF is_first_pass THEN
@@ -244,7 +266,11 @@ BEGIN
         GET STACKED DIAGNOSTICS
           code = RETURNED_SQLSTATE, error = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
           hint = PG_EXCEPTION_HINT;
-        IF public.app_inbox_fault(code) = 'moment' THEN
+        IF code = '25006' AND pg_catalog.current_setting('transaction_read_only') = 'off' THEN
+          -- The handler has made its own transaction read-only, for this event or an earlier one.
+          code := '25001';
+          reached := NULL;
+        ELSIF public.app_inbox_fault(code) = 'moment' THEN
           RAISE;
         END IF;
         -- The rollback also removed the savepoint.

@@ -83,6 +83,26 @@ async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn an_event_that_was_discarded_by_its_position_is_missing_and_one_that_a_person_gave_up_is_not()
+ {
+    let Some(world) = world(40).await else { return };
+    let discard = "UPDATE app_inbox SET status = 'discarded', error_code = $1
+                    WHERE ctid IN (SELECT ctid FROM app_inbox WHERE status = 'done' LIMIT 1) RETURNING event_id";
+    let given_up = world.client().query_one(discard, &[&None::<&str>]).await;
+    given_up.expect("one is discarded");
+    let whole = audited(&world, &[]).await;
+    assert_eq!((&whole["missing"], &whole["exit"]), (&0.into(), &0.into()), "{whole}");
+    assert_eq!(whole["inbox"]["discarded"], 1, "{whole}");
+
+    let skipped = world.client().query_one(discard, &[&Some("BEHIND_POSITION")]).await;
+    let skipped: String = skipped.expect("one is discarded").get(0);
+    let holed = audited(&world, &[]).await;
+    assert_eq!((&holed["missing"], &holed["exit"]), (&1.into(), &1.into()), "{holed}");
+    assert_eq!(holed["missing_events"][0]["event_id"], *skipped, "{holed}");
+    assert_eq!(holed["inbox"], serde_json::json!({"discarded": 1, "done": 38}), "{holed}");
+}
+
+#[tokio::test]
 async fn of_several_consumers_the_one_that_lacks_events_is_named_and_why_it_may() {
     let Some(world) = world(40).await else { return };
     let young = "projects/test/subscriptions/young";

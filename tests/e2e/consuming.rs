@@ -1,5 +1,9 @@
 //! The whole pipeline: an INSERT, the relay, Pub/Sub, a consumer, and the effect in the database.
 
+use std::collections::BTreeMap;
+
+use tokio::sync::Mutex;
+use tokio_postgres::{NoTls, SimpleQueryMessage};
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::proxy::{Network, Proxy};
 use walrelay_testkit::wait_until;
@@ -306,18 +310,68 @@ async fn a_different_event_with_an_id_that_is_taken_is_named_in_the_log() {
     assert_eq!((world.number(dead).await, world.applied_count().await), (1, 0));
 }
 
+/// The settings of a session that a consumer or its handler may change.
+const SETTINGS: &str = "SELECT concat_ws(' ', current_user = session_user, current_setting('test.batch', true),
+    (SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name IN (
+       'search_path', 'synchronous_commit', 'session_replication_role', 'row_security', 'statement_timeout',
+       'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout',
+       'client_connection_check_interval')))";
+
+/// A transaction of another client of the pooler returns what it sees.
+async fn seen_by_others(url: &str, seen: &Mutex<BTreeMap<String, u32>>) {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    loop {
+        let rows = client.simple_query(SETTINGS).await.expect("an answer");
+        for row in rows {
+            if let SimpleQueryMessage::Row(row) = row {
+                let settings = row.get(0).unwrap_or_default().to_owned();
+                *seen.lock().await.entry(settings).or_default() += 1;
+            }
+        }
+    }
+}
+
 #[tokio::test]
-async fn a_consumer_works_through_a_pooler_in_transaction_mode() {
+async fn a_consumer_works_through_a_pooler_in_transaction_mode_and_changes_nothing_for_its_others()
+{
     let Some(world) = world().await else { return };
     let Some(pooler) = PgBouncer::start(&world, "transaction", "extra_float_digits").await else {
         return;
     };
     let url = pooler.url(&world);
+    // A handler that leaves settings behind in its session.
+    world
+        .execute(
+            "ALTER FUNCTION effect.add(app_inbox_event[]) RENAME TO add_only;
+             CREATE FUNCTION effect.add(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
+             BEGIN
+               PERFORM effect.add_only(events);
+               SET statement_timeout = '1h';
+               SET search_path = pg_temp;
+               SET synchronous_commit = off;
+               SET test.batch = 'left';
+               SET ROLE pg_monitor;
+             END $$",
+        )
+        .await;
     world.insert_events(20, 1000).await;
     world.catch_up().await;
-    let options = ["--until-caught-up", "--database-url", &url];
-    let done = world.consumer(options).finish(DEADLINE).await;
-    assert_eq!(done.code, Some(0), "{}", done.text);
+    let seen = Mutex::default();
+    let consuming = async {
+        let prune = ["--prune-older-than", "40d"];
+        let options = ["--batch", "5", "--until-caught-up", "--database-url", &url];
+        let done = world.consumer(options.into_iter().chain(prune)).finish(DEADLINE).await;
+        assert_eq!(done.code, Some(0), "{}", done.text);
+    };
+    let others = futures_util::future::join_all((0..4).map(|_| seen_by_others(&url, &seen)));
+    tokio::select! {
+        () = consuming => {}
+        _ = others => unreachable!("they do not end"),
+    }
+    let seen = seen.into_inner();
+    let times: u32 = seen.values().sum();
+    assert!(seen.len() == 1 && times > 100, "{times} transactions of others saw {seen:#?}");
     world.assert_applied_exactly_once().await;
 }
 
@@ -326,6 +380,28 @@ async fn ends(world: &InboxDatabase, arguments: &[&str], code: i32, says: &str) 
     let done = world.run(arguments.iter().copied()).await;
     assert_eq!(done.code, Some(code), "{arguments:?}: {}", done.text);
     assert!(done.text.contains(says), "{arguments:?}: {}", done.text);
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_utf_8_is_refused_and_named_by_check() {
+    let Some(world) = InboxDatabase::create_unchecked().await else { return };
+    let says = "has the encoding SQL_ASCII";
+    let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
+    ends(&world, &[&init[..], &["--create", "--topic", "video.events"]].concat(), 3, says).await;
+    let nothing = "SELECT count(*) FROM pg_class WHERE relname LIKE 'app_inbox%'";
+    assert_eq!(world.number(nothing).await, 0);
+    assert!(world.pubsub.emulator().subscriptions().is_empty());
+
+    // The inbox may have been created by hand.
+    let by_hand = world.succeed(init.into_iter().chain(["--sql"])).await;
+    world.execute(&by_hand).await;
+    let run = ["consumer", "run", CONSUMER, "--handler", "effect.add"];
+    ends(&world, &run, 3, says).await;
+    let place = format!("{CONSUMER}={}", world.url());
+    for options in [vec!["check"], vec!["check", "--inbox", &place]] {
+        let checked = world.run(options).await.text;
+        assert!(checked.contains(says) && checked.contains("ENCODING 'UTF8'"), "{checked}");
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! `--dedupe position`: an event behind its key's position is skipped, if both positions belong to
-//! the same WAL history.
+//! `--dedupe position`: an event behind its key's position is skipped on two conditions. Both
+//! positions belong to the same WAL history, and `consumer prune` may have deleted the event's row.
 
 use walrelay_emulator::{Ordering, SubscriptionOptions};
 use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};
@@ -8,7 +8,8 @@ use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};
 const AGAIN: &str = "projects/test/subscriptions/again";
 
 /// Keeps the last ten events, which include the newest event of each of the five keys.
-const PRUNE: &str = "DELETE FROM app_inbox WHERE version <= 40";
+const PRUNE: &str = "UPDATE app_inbox_consumer SET pruned_before = now();
+     DELETE FROM app_inbox WHERE version <= 40";
 
 /// Publishes all events again, and applies them.
 async fn replay(world: &InboxDatabase, options: &[&str]) {
@@ -59,6 +60,12 @@ async fn a_replay_of_pruned_events_is_skipped_within_one_wal_history() {
     replay(&world, &["--system-identifier"]).await;
     assert_eq!((world.applied_count().await, with_status(&world, "discarded").await), (130, 0));
     assert_eq!(world.number(of_this_log).await, 5);
+
+    // Without a prune, an event that the inbox does not list was never applied.
+    world.execute("UPDATE app_inbox_consumer SET pruned_before = NULL").await;
+    world.execute("DELETE FROM app_inbox WHERE version <= 40").await;
+    replay(&world, &["--system-identifier"]).await;
+    assert_eq!((world.applied_count().await, with_status(&world, "late").await), (170, 40));
 }
 
 /// Sets a key as a message with a forged position and version would have left it ten minutes ago.
@@ -80,6 +87,8 @@ async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_ap
     world.insert_events(5, 50).await;
     world.wait_applied(50).await;
     world.execute(FORGED).await;
+    // As after a prune whose server had its clock an hour ahead: the next events may be deleted ones.
+    world.execute("UPDATE app_inbox_consumer SET pruned_before = now() + interval '1 hour'").await;
     world.insert_events(5, 50).await;
     world.wait_applied(90).await;
     consumer.wait_for_line(DEADLINE, "have an older position than their key").await;
@@ -123,5 +132,11 @@ async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_ap
     let implausible =
         "SELECT count(*) FROM app_inbox_key WHERE implausible > 0 OR commit_lsn = 'FFFF/0'";
     assert_eq!(world.number(implausible).await, 0);
+    // Nothing was deleted, so a forged position skips nothing: younger events are applied.
+    world.execute("UPDATE app_inbox_consumer SET pruned_before = NULL").await;
+    world.execute(FORGED).await;
+    world.insert_events(5, 50).await;
+    world.wait_applied(155).await;
+    assert_eq!(world.number(APPLIED).await, 31, "each once and in order");
     drop((relay, consumer));
 }

@@ -25,7 +25,7 @@ async fn with_poison(world: &InboxDatabase, options: &[&str], rows_count: u32) -
     world
         .execute(&format!(
             "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
-             VALUES ('{id}', 'video', 'v-0', 'test.poison', {half}, '{{\"bad\": true}}')"
+             VALUES ('{id}', 'video', 'v-0', 'test.poison', {half}, '{{\"bad\": true, \"total\": 123456789012345678901234567890}}')"
         ))
         .await;
     let rest = Workload { first_number: half + 1, ..Workload::of_rows(rows_count - half) };
@@ -80,6 +80,11 @@ async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
 
     let shown = json(&world, &["dispatch", "show", &id, "--output", "json"]).await;
     assert_eq!(shown["message"]["data"]["bad"], true);
+    // A person may edit the payload as it is shown, so each number is shown with all digits.
+    for format in ["json", "text"] {
+        let text = world.succeed(["dispatch", "show", &id, "--output", format]).await;
+        assert!(text.contains("123456789012345678901234567890"), "{text}");
+    }
     assert_eq!(shown["message"]["attributes"]["event_type"], "test.poison");
 
     // The injected fault matches an attribute, and the edit changes this attribute.

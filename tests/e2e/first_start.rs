@@ -257,14 +257,26 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
     .await;
     let told = world.succeed(["emit", "video", "v-2", "VideoPublished"]).await;
     assert!(told.contains("version 1"), "{told}");
-    let event = ["emit", "video", "v-1", "VideoPublished", r#"{"title": "first"}"#, "-o", "json"];
+    // Everything that jsonb takes: many digits, large exponents and deep nesting.
+    let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+    let payload = format!(
+        r#"{{"title": "first", "total": 123456789012345678901234567890.5, "huge": 1e400, "deep": {deep}}}"#
+    );
+    let event = ["emit", "video", "v-1", "VideoPublished", &payload, "-o", "json"];
     let emitted: serde_json::Value =
         serde_json::from_str(&world.succeed(event).await).expect("an event");
     world.catch_up().await;
     let printed = tail.finish(DEADLINE).await;
     assert_eq!(printed.code, Some(0), "{}", printed.text);
     let line = printed.text.lines().find(|line| line.contains("ordering_key")).expect("a message");
-    let message: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    for exact in ["\"total\":123456789012345678901234567890.5}", "\"huge\":1000000000", &deep] {
+        assert!(line.contains(exact), "{exact}: {line}");
+    }
+    // Serde refuses large numbers and deep nesting.
+    let (head, _) = line.split_once("\"deep\"").expect("a deep array");
+    let (_, tail) = line.split_once("\"title\"").expect("a title");
+    let line = format!("{head}\"title\"{tail}");
+    let message: serde_json::Value = serde_json::from_str(&line).expect("JSON");
     assert_eq!(message["data"]["title"], "first");
     assert_eq!(message["attributes"]["event_id"], emitted["event_id"]);
     assert_eq!(message["ordering_key"], "v-1");
@@ -294,6 +306,14 @@ async fn an_event_that_cannot_be_emitted_is_a_usage_error_with_a_code() {
         ),
         (
             ["emit", "video", "v-1", "VideoPublished", "{}", "--idempotency-key", ""],
+            "event-refused",
+        ),
+        (
+            ["emit", "video", "v-1", "VideoPublished", "1e1000000", "--idempotency-key", "huge"],
+            "event-refused",
+        ),
+        (
+            ["emit", "video", "v-1", "VideoPublished", r#""\u0000""#, "--idempotency-key", "zero"],
             "event-refused",
         ),
     ] {

@@ -154,15 +154,30 @@ async fn a_polled_outbox_is_cut_over_under_traffic_without_a_gap_or_an_overlap()
     let publish = "UPDATE app_outbox SET published_at = now() WHERE version % 2 = 0";
     world.execute(publish).await;
 
-    let wrong = world.run(["init", "--backfill", "--unpublished-column", "sent_at"]).await;
-    assert_eq!(wrong.code, Some(2), "{}", wrong.text);
-    assert_eq!(
-        world
-            .number("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
-            .await,
-        0
-    );
-    let init = ["init", "--backfill", "--unpublished-column", "published_at"];
+    let published = world.number("SELECT count(*) FROM app_outbox WHERE published_at IS NOT NULL");
+    let taken = format!("take {} row(s) of public.app_outbox as published", published.await);
+    // The last columns are never null, by a constraint of the table and by a domain.
+    world
+        .execute(
+            "CREATE DOMAIN mark AS text CHECK (VALUE <> '') NOT NULL; CREATE DOMAIN deep_mark AS mark;
+             ALTER TABLE app_outbox ADD checked text DEFAULT 'x' CHECK (checked IS NOT NULL),
+               ADD by_domain deep_mark DEFAULT 'x'",
+        )
+        .await;
+    for (column, says) in [
+        ("sent_at", "has no column"),
+        ("published_at", &*taken),
+        ("occurred_at", "is never null"),
+        ("checked", "is never null"),
+        ("by_domain", "is never null"),
+    ] {
+        let refused = world.run(["init", "--backfill", "--unpublished-column", column]).await;
+        assert_eq!(refused.code, Some(2), "{column}: {}", refused.text);
+        assert!(refused.text.contains(says), "{column}: {}", refused.text);
+        let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+        assert_eq!(world.number(slots).await, 0, "{column}");
+    }
+    let init = ["init", "--backfill", "--unpublished-column", "published_at", "--yes"];
     world.succeed(init).await;
     let goal = producer.rows_count() + 100;
     wait_until(DEADLINE, "rows behind the slot", async || {

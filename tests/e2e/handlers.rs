@@ -67,7 +67,8 @@ impl Handler for SessionChanger {
             return Err(HandlerError::dead("another batch has left something"));
         }
         AddHandler.handle(transaction, events).await?;
-        let leave = "SET search_path = effect; SET lock_timeout = 1; SET test.batch = 'left'; SET ROLE pg_monitor";
+        let leave = "SET search_path = effect; SET lock_timeout = 1; SET test.batch = 'left'; SET ROLE pg_monitor;
+                     SET synchronous_commit = off; SET session_replication_role = replica";
         Ok(transaction.batch_execute(leave).await?)
     }
 }
@@ -193,6 +194,18 @@ async fn a_gap_behind_what_a_handler_in_rust_fails_on_uses_up_no_attempt() {
 #[tokio::test]
 async fn session_settings_of_a_rust_handler_are_reset_before_the_next_statement() {
     let Some(world) = world().await else { return };
+    // Notes the settings in force when the positions of keys are recorded, after the handler.
+    world
+        .execute(
+            "CREATE TABLE effect.seen (settings text);
+             CREATE FUNCTION effect.watch() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+               INSERT INTO effect.seen VALUES (concat_ws(' ', current_setting('synchronous_commit'), current_user = session_user));
+               RETURN NULL;
+             END $$;
+             CREATE TRIGGER watch AFTER UPDATE ON app_inbox_key FOR EACH ROW EXECUTE FUNCTION effect.watch()",
+        )
+        .await;
     world.insert_events(10, 100).await;
     // The consumer's own role records failures, although the handler changed the session's role.
     insert(&world, "key-1", r#"{"never": 1}"#).await;
@@ -204,6 +217,9 @@ async fn session_settings_of_a_rust_handler_are_reset_before_the_next_statement(
     let dead: String = world.client().query_one(dead, &[]).await.expect("dead rows").get(0);
     assert!(dead.starts_with("HANDLER_DEAD") && dead.ends_with("no such thing"), "{dead}");
     assert_eq!(world.applied_count().await, 190);
+    let seen = "SELECT string_agg(DISTINCT settings, ', ') FROM effect.seen";
+    let seen: String = world.client().query_one(seen, &[]).await.expect("settings").get(0);
+    assert_eq!(seen, "on t");
 }
 
 #[tokio::test]

@@ -80,6 +80,30 @@ async fn a_rebuild_from_the_outbox_gives_the_same_read_model_while_an_instance_r
 }
 
 #[tokio::test]
+async fn events_of_a_backlog_whose_rows_are_pruned_from_the_outbox_are_late_after_a_refill() {
+    let Some(world) = world().await else { return };
+    // The consumer has yet to receive the first events, and the outbox forgets their rows.
+    world.pubsub.fault(&format!("on=delivery,subscription={CONSUMER},hold-before"));
+    world.insert_events(4, 40).await;
+    world.settle().await;
+    world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+    world.execute("DELETE FROM app_outbox WHERE version <= 20").await;
+    world.execute("ALTER TABLE app_outbox ENABLE TRIGGER USER").await;
+    let consumer = world.start_consumer([]).await;
+    let reset = reset_file(&world);
+    world.succeed(from_outbox(&reset)).await;
+    std::fs::remove_file(&reset).expect("it is there");
+    world.pubsub.heal();
+    world.insert_events(4, 8).await;
+    world.catch_up().await;
+    world.wait_applied(48).await;
+    drop(consumer);
+    let states = "SELECT count(*) FROM app_inbox WHERE generation = 2 AND status = ";
+    assert_eq!(world.number(&format!("{states}'late'")).await, 20);
+    assert_eq!(world.number(&format!("{states}'done'")).await, 28);
+}
+
+#[tokio::test]
 async fn rows_that_can_never_be_published_are_left_out_and_not_waited_for() {
     let Some(world) = world().await else { return };
     let consumer = world.start_consumer([]).await;

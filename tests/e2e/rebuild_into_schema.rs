@@ -348,6 +348,25 @@ async fn tables_that_inherit_from_each_other_are_moved_one_by_one() {
 }
 
 #[tokio::test]
+async fn events_of_a_backlog_whose_rows_are_pruned_from_the_outbox_are_late_after_a_rebuild() {
+    let Some(world) = world().await else { return };
+    world.insert_events(2, 20).await;
+    world.settle().await;
+    // The outbox forgets rows that the consumer has yet to receive.
+    world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+    world.execute("DELETE FROM app_outbox WHERE version <= 10").await;
+    world.execute("ALTER TABLE app_outbox ENABLE TRIGGER USER").await;
+    world.succeed(INTO).await;
+    assert_eq!(world.applied_count().await, 10);
+    world.insert_events(2, 4).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let states = "SELECT count(*) FROM app_inbox WHERE generation = 2 AND status = ";
+    assert_eq!(world.number(&format!("{states}'late'")).await, 10);
+    assert_eq!(world.number(&format!("{states}'done'")).await, 14);
+}
+
+#[tokio::test]
 async fn a_rebuild_that_continues_counts_no_event_as_late() {
     let Some(world) = world().await else { return };
     world.insert_events(5, 100).await;

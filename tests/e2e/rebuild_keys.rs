@@ -121,6 +121,25 @@ async fn a_rebuild_of_keys_that_is_killed_has_done_all_or_nothing_and_is_run_aga
 }
 
 #[tokio::test]
+async fn events_of_a_rebuilt_key_whose_rows_are_pruned_from_the_outbox_are_late() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 100).await;
+    world.settle().await;
+    world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+    world.execute("DELETE FROM app_outbox WHERE version <= 50").await;
+    world.execute("ALTER TABLE app_outbox ENABLE TRIGGER USER").await;
+    world.succeed(REBUILD).await;
+    assert_eq!(world.applied_count().await, 20);
+    world.insert_events(5, 10).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let states =
+        "SELECT count(*) FROM app_inbox WHERE ordering_key IN ('key-3', 'key-4') AND status = ";
+    assert_eq!(world.number(&format!("{states}'late'")).await, 20);
+    assert_eq!(world.number(&format!("{states}'done'")).await, 24);
+}
+
+#[tokio::test]
 async fn a_rebuild_of_keys_that_would_lose_something_is_refused_and_changes_nothing() {
     let Some(world) = world().await else { return };
     world.insert_events(5, 100).await;

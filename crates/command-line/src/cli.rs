@@ -402,7 +402,7 @@ pub(crate) struct InitArgs {
     /// Make a new slot in place of one that was lost, after printing what may not have been published.
     #[arg(long)]
     pub accept_loss: bool,
-    /// With --accept-loss: do not ask.
+    /// With --accept-loss or --unpublished-column: do not ask.
     #[arg(short, long)]
     pub yes: bool,
     /// With --accept-loss: print what would be given up, and change nothing.
@@ -416,7 +416,7 @@ pub(crate) struct InitArgs {
     #[arg(long, conflicts_with = "backfill")]
     pub skip_existing_rows: bool,
     /// With --backfill: publish only rows in which this column is null, as in `published_at`. Stop the old publisher
-    /// first.
+    /// first. The command counts the rows in which it is set, and asks.
     #[arg(long, value_name = "COLUMN", requires = "backfill")]
     pub unpublished_column: Option<String>,
     #[command(flatten)]

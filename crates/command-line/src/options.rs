@@ -386,7 +386,8 @@ pub(crate) struct ConsumerOptions {
     pub on_gap: walrelay_inbox::OnGap,
     /// What counts as seen: an event in the inbox, or also one behind its key's position
     ///
-    /// `position` needs the attribute that `walrelay run --system-identifier` writes.
+    /// An event behind its key's position counts as seen only if `consumer prune` may have deleted its row. `position`
+    /// needs the attribute that `walrelay run --system-identifier` writes.
     #[arg(long, value_name = "RULE", default_value = "event", value_parser = word(DEDUPE))]
     pub dedupe: walrelay_inbox::Dedupe,
     /// Tries of what failed before it is dead; 1 to 1000

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::ColumnFilter;
-use walrelay_inbox::operator::admin::{self, Filling, NewGeneration};
+use walrelay_envelope::Lsn;
+use walrelay_inbox::operator::admin::{self, Filling, NewGeneration, RefillEnd};
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_outbox_admin::protocols::routes;
@@ -32,6 +33,7 @@ use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
 
 use crate::from_topic::{begin, described, successor};
+use crate::lock_retry::when_free;
 use crate::orders::{ConsumerRebuild, OutboxRows};
 use crate::outbox_row_check::{RowsToApply, Wanted};
 use crate::rebuild_error::RebuildError;
@@ -74,6 +76,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             return self.report(SubscriptionStep::WouldPublish { rows, topic });
         }
         let names = Box::pin(self.until_stopped(self.prepare_refill(client, order, &rows))).await?;
+        let settled = settled(&rows).await?;
         let generation = self.begin_refill(client, order, &names).await?;
         self.report(SubscriptionStep::BegunFromOutbox {
             generation,
@@ -85,7 +88,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             self.report(RebuildNote::RefillInterrupted { consumer, subscription })?;
             return Err(error);
         }
-        self.end_refill(client, &order.consumer, names).await
+        self.end_refill(client, &order.consumer, (names, settled)).await
     }
 
     /// Publishes the rows, and waits until the inbox has them.
@@ -104,12 +107,13 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     /// Lets the instances read the usual subscription again.
     async fn end_refill(
         &self,
-        client: &SqlClient,
+        client: &mut SqlClient,
         consumer: &str,
-        RefillNames { usual, refill }: RefillNames,
+        (RefillNames { usual, refill }, settled): (RefillNames, Lsn),
     ) -> Result<(), RebuildError> {
         let consumer = consumer.to_owned();
-        if !admin::read_from(client, &consumer, &refill, &usual).await? {
+        let end = RefillEnd { former: &refill, next: &usual, settled };
+        if !when_free(async || Ok(admin::end_refill(client, &consumer, end).await?)).await? {
             return Err(RebuildError::SubscriptionMoved { consumer, subscription: refill });
         }
         let place = ConsumerGeneration::find(client, Some(&consumer)).await?;
@@ -252,6 +256,14 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             false => error.into(),
         })
     }
+}
+
+/// Returns the position up to which the outbox is settled.
+async fn settled(rows: &RowsToApply) -> Result<Lsn, RebuildError> {
+    let client = connect_sql(&rows.refill.settings.connect).await?;
+    let settled = rows.position(&client).await;
+    client.close().await;
+    settled
 }
 
 /// Checks that the outbox has rows and that the topic exists, before anything is emptied.

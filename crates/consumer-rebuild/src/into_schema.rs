@@ -12,6 +12,7 @@
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{GenericClient, Transaction};
 use walrelay_core::Routed;
+use walrelay_envelope::Lsn;
 use walrelay_inbox::operator::admin::{self, registered};
 use walrelay_inbox::{
     Event, GenerationDifference, InboxError, OutboxApplier, SideBySideRebuild, StagedTable,
@@ -84,8 +85,9 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         })?;
         failpoint::hit("side-by-side-begun");
         let fill = OutboxApplier::new(client, consumer, next, &order.handler, Some(schema)).await?;
-        let round = place.last_round(client, next).await?;
-        let mut filling = Filling { place, fill, rows: &rows, settled: SettledRows::None, round };
+        let position = Lsn::new(place.last_position(client, next).await?);
+        let mut filling =
+            Filling { place, fill, rows: &rows, settled: SettledRows::None, position };
         filling.catch_up(client).await?;
         failpoint::hit("side-by-side-filled");
         let moment = place.moment(client).await?;
@@ -125,7 +127,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             Some(UnfinishedRebuild { generation, schema: Some(schema), .. })
                 if schema == place.schema =>
             {
-                let has_applied = place.last_round(client, generation).await? > 0;
+                let has_applied = place.last_position(client, generation).await? > 0;
                 let is_emptied = has_applied && with_rows.is_empty();
                 if !is_emptied && place.has_its_tables(&**client).await? {
                     self.report(RebuildStep::Continues)?;
@@ -277,8 +279,8 @@ struct Filling<'a> {
     rows: &'a RowsToApply,
     /// The rows that are already applied.
     settled: SettledRows,
-    /// The last pass over the rows, by this run or an earlier one.
-    round: u64,
+    /// The position of the rows that the last pass has read, by this run or an earlier one.
+    position: Lsn,
 }
 
 impl Filling<'_> {
@@ -293,7 +295,7 @@ impl Filling<'_> {
             }
             Ok(())
         };
-        Box::pin(reader.each(self.round, visit)).await?;
+        Box::pin(reader.each(self.position, visit)).await?;
         apply(client, &self.fill, &batch.take()).await?;
         loop {
             let transaction = self.fill.begin(client).await?;
@@ -310,8 +312,11 @@ impl Filling<'_> {
     /// Returns a reader of the rows committed since the last pass, and the rows that are settled
     /// after this pass.
     async fn reader(&mut self) -> Result<(RowsReader, SettledRows), RebuildError> {
-        self.round += 1;
         let client = connect_sql(&self.rows.refill.settings.connect).await?;
+        // No commit begins at the next byte, so the rows of each pass are behind no row that is
+        // still to be published.
+        let next = Lsn::new(self.position.as_u64() + 1);
+        self.position = self.rows.position(&client).await?.max(next);
         let snapshot = outbox_row_check::now(&client).await?;
         // The snapshot sees every transaction below the oldest running one.
         let oldest = snapshot.split(':').next().and_then(|xid| xid.parse().ok());
@@ -342,7 +347,7 @@ impl Filling<'_> {
             }
             Ok(())
         };
-        Box::pin(reader.each(self.round, visit)).await?;
+        Box::pin(reader.each(self.position, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;
         self.make_live(&transaction, tables, switch_sql).await?;
         failpoint::hit("side-by-side-switching");

@@ -6,8 +6,8 @@
 //! rebuild.
 
 use walrelay_core::{EditedMessages, Routed};
-use walrelay_envelope::SubscriptionFilter;
 use walrelay_envelope::attribute::POSITION_NAMES;
+use walrelay_envelope::{Lsn, SubscriptionFilter};
 use walrelay_inbox::operator::admin;
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, EarlierEvents};
@@ -66,7 +66,7 @@ impl RowsReader {
     /// Calls `visit` with each row that the subscription delivers. See [`RoutedRows::each`].
     pub(crate) async fn each(
         &self,
-        round: u64,
+        commit_lsn: Lsn,
         mut visit: impl AsyncFnMut(Routed) -> Result<(), RebuildError>,
     ) -> Result<(), RebuildError> {
         let passing = async |routed: Routed| {
@@ -75,7 +75,7 @@ impl RowsReader {
             });
             if is_delivered { visit(routed).await } else { Ok(()) }
         };
-        self.rows.each(round, passing).await
+        self.rows.each(commit_lsn, passing).await
     }
 }
 
@@ -199,7 +199,7 @@ async fn check_with(
         }
         Ok(())
     };
-    Box::pin(reader.each(1, visit)).await?;
+    Box::pin(reader.each(Lsn::ZERO, visit)).await?;
     // A row that is written from now on and can never be published is also dead for the relay, and
     // reaches no consumer.
     found.refill.dead_rows = DeadRows::LeaveOut;
@@ -225,6 +225,13 @@ impl RowsToApply {
         let rows = (unsettled(refill, snapshot, wanted), tables);
         let rows = RoutedRows::connect(&refill.settings.connect, router, rows).await?;
         Ok(RowsReader { rows, filter: filter.clone() })
+    }
+
+    /// Returns the position of the rows that a later snapshot sees. A consumer may still receive
+    /// events whose rows are gone from the outbox, because it has a backlog. They were published
+    /// before this position, so they count as late.
+    pub(crate) async fn position(&self, client: &SqlClient) -> Result<Lsn, RebuildError> {
+        Ok(self.left_out.slots.settled_lsn(client).await?)
     }
 
     /// Refuses to fill a read model from nothing.

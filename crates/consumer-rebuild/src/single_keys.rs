@@ -3,6 +3,7 @@
 //! themselves in the inbox.
 
 use walrelay_core::Routed;
+use walrelay_envelope::Lsn;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_inbox::{InboxError, Keys, LostEvents, OutboxApplier};
 use walrelay_outbox_replay::{Scope, SettledRows};
@@ -108,7 +109,8 @@ impl Attempt<'_> {
             }
             Ok(())
         };
-        Box::pin(self.reader().await?.each(1, visit)).await?;
+        let (reader, position) = self.reader().await?;
+        Box::pin(reader.each(position, visit)).await?;
         let lost = i64::try_from(lost.len()).unwrap_or(i64::MAX);
         self.refuse_less(events, decided, LostEvents { events: lost, failure: None })?;
         Ok(events)
@@ -125,13 +127,14 @@ impl Attempt<'_> {
         self.keys.keys.iter().any(|key| key == routed.message.ordering_key())
     }
 
-    /// Returns a reader of the rows that are committed by now.
-    async fn reader(&self) -> Result<RowsReader, RebuildError> {
+    /// Returns a reader of the rows that are committed by now, and their position.
+    async fn reader(&self) -> Result<(RowsReader, Lsn), RebuildError> {
         let outbox = connect_sql(&self.rows.refill.settings.connect).await?;
+        let position = self.rows.position(&outbox).await?;
         let snapshot = outbox_row_check::now(&outbox).await?;
         let reader = self.rows.reader(&outbox, snapshot, self.wanted).await;
         outbox.close().await;
-        reader
+        Ok((reader?, position))
     }
 
     /// Rebuilds the keys. Returns the number of applied events.
@@ -142,7 +145,7 @@ impl Attempt<'_> {
         failpoint::hit("keys-reset");
         // Every applied event of these keys is committed in the outbox, and the transaction blocks
         // all other events of these keys.
-        let reader = self.reader().await?;
+        let (reader, position) = self.reader().await?;
         let (mut batch, mut events) = (EventBatch::default(), 0_u64);
         let visit = async |routed: Routed| {
             if !self.is_of_keys(&routed) {
@@ -154,7 +157,7 @@ impl Attempt<'_> {
             }
             Ok(())
         };
-        Box::pin(reader.each(1, visit)).await?;
+        Box::pin(reader.each(position, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;
         let lost = self.keys.forget(&transaction).await?;
         self.refuse_less(events, decided, lost)?;

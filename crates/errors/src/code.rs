@@ -274,7 +274,7 @@ codes! {
     SlotExists "slot-exists": USAGE, USAGE, USAGE;
     /// The template of a topic cannot be read.
     TopicTemplateInvalid "topic-template-invalid": USAGE, USAGE, USAGE;
-    /// A table lacks the column that is null in unpublished rows.
+    /// A table has no column of this name that is null in unpublished rows.
     UnpublishedColumnMissing "unpublished-column-missing": USAGE, USAGE, USAGE;
     /// A table lacks a column that orders its rows.
     OrderColumnMissing "order-column-missing": USAGE, USAGE, USAGE;
@@ -284,7 +284,7 @@ codes! {
     ConsentDeclined "consent-declined": USAGE, USAGE, USAGE;
 
     // The consumer.
-    /// A consumer's database lacks tables, functions or permissions.
+    /// A consumer's database lacks tables, functions or permissions, or its encoding is not UTF-8.
     InboxUnsuitable "inbox-unsuitable": POSTGRES, POSTGRES, POSTGRES;
     /// A crash of the server would empty a table of the inbox.
     InboxTableUnlogged "inbox-table-unlogged": POSTGRES, POSTGRES, POSTGRES;

@@ -16,6 +16,7 @@ use crate::apply::handler_kind::{Effect, Kind};
 use crate::apply::loop_reporter::Observed;
 use crate::apply::loop_state::End;
 use crate::apply::run::Run;
+use crate::encoding::refuse_other_encoding;
 use crate::error::InboxError;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -157,12 +158,13 @@ impl Consumer {
     }
 }
 
-/// Finds the consumer's row and its handler, after a check of the role's privileges.
+/// Finds the consumer's row and its handler, after a check of the database and of the role's
+/// privileges.
 async fn find(
     connection: &mut Connection,
     settings: &Settings,
 ) -> Result<(Registration, Effect), InboxError> {
-    connection.client().await.map_err(unusable)?;
+    refuse_other_encoding(connection.client().await.map_err(unusable)?).await?;
     connection.refuse_hidden().await?;
     refuse_without_inbox(connection.client().await.map_err(unusable)?).await?;
     if settings.retention.is_some() {

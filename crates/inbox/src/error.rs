@@ -123,6 +123,16 @@ pub enum InboxError {
         /// The tables.
         tables: Vec<String>,
     },
+    /// The consumer's database cannot store every text of an event.
+    #[error(
+        "database {database} has the encoding {encoding}: texts of events are UTF-8, and it cannot store them all"
+    )]
+    Encoding {
+        /// The database.
+        database: String,
+        /// Its encoding.
+        encoding: String,
+    },
     /// The database has several consumers, and the command named none.
     #[error("this database has several consumers: {names}")]
     SeveralConsumers {
@@ -204,7 +214,7 @@ impl Coded for InboxError {
             Self::Store(error) => code_in_inbox(error),
             Self::Outbox(error) => error.code(),
             Self::Rights { .. } => Code::PermissionMissing,
-            Self::Inbox { .. } => Code::InboxUnsuitable,
+            Self::Inbox { .. } | Self::Encoding { .. } => Code::InboxUnsuitable,
             Self::Unlogged { .. } => Code::InboxTableUnlogged,
             Self::Paused { .. } => Code::ConsumerPaused,
             Self::Refused { .. } => Code::HandlerFailed,
@@ -232,6 +242,8 @@ impl Coded for InboxError {
             Some(hint.clone())
         } else if let Self::Unlogged { tables } = self {
             Some(format!("as their owner: {}", set_logged(tables)))
+        } else if let Self::Encoding { .. } = self {
+            Some("create another database, with ENCODING 'UTF8' TEMPLATE template0, and set the consumer up there".to_owned())
         } else if let Self::WritesElsewhere { tables, schema, .. } = self {
             Some(format!(
                 "create each table that schema {schema} lacks, like the live one ({tables}). If it has them, the handler \

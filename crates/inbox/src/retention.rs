@@ -15,6 +15,9 @@ pub const RETENTION_MARGIN: Duration = Duration::from_hours(24);
 /// Pub/Sub's default message retention.
 pub const PUBSUB_RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
 
+/// The longest life of a message in a snapshot of a subscription, with any retention.
+const SNAPSHOT_LIFETIME: Duration = Duration::from_hours(7 * 24);
+
 /// The longest message retention of a subscription or topic.
 const PUBSUB_RETENTION_MAX: Duration = Duration::from_hours(31 * 24);
 
@@ -70,12 +73,13 @@ impl InboxRetention {
     }
 }
 
-/// Returns how long a subscription and its topic retain messages, acknowledged messages included.
+/// Returns how long a subscription, its topic and its snapshots retain messages, acknowledged
+/// messages included.
 fn redelivery_window(subscription: &Subscription) -> Duration {
     let duration = |it: Option<prost_types::Duration>| it.and_then(|it| it.try_into().ok());
     let its = duration(subscription.message_retention_duration).unwrap_or(PUBSUB_RETENTION_DEFAULT);
     let topics = duration(subscription.topic_message_retention_duration).unwrap_or(Duration::ZERO);
-    its.max(topics)
+    its.max(topics).max(SNAPSHOT_LIFETIME)
 }
 
 /// Returns how long Pub/Sub may deliver a message of the subscription again. A message that is
@@ -104,13 +108,13 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
 
     #[test]
-    fn an_age_is_refused_within_which_the_topic_or_the_subscription_may_deliver_again() {
+    fn an_age_is_refused_within_which_a_topic_a_subscription_or_a_snapshot_may_deliver_again() {
         let days = |days: i64| Some(prost_types::Duration { seconds: days * 24 * 3600, nanos: 0 });
         let plain = Subscription::default();
         let long_topic =
             Subscription { topic_message_retention_duration: days(31), ..plain.clone() };
         let short = Subscription { message_retention_duration: days(1), ..plain.clone() };
-        for (subscription, least) in [(&plain, 8), (&long_topic, 32), (&short, 2)] {
+        for (subscription, least) in [(&plain, 8), (&long_topic, 32), (&short, 8)] {
             let of =
                 |older_than| InboxRetention { older_than, every: DAY, idle_keys: IdleKeys::Keep };
             let window = redelivery_window(subscription);

@@ -61,7 +61,8 @@ impl OnGap {
 pub enum Dedupe {
     /// Events that are in the inbox.
     Event,
-    /// Events that are in the inbox, and events that are behind their key's position.
+    /// Events that are in the inbox, and events behind their key's position whose rows a prune may
+    /// have deleted.
     Position,
 }
 

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{PgLsn, Type};
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, Template};
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_outbox_store::{Outbox, Shard};
@@ -140,6 +141,20 @@ impl OutboxSlots {
         let sql = sql!("outbox_state.sql", "edited");
         let rows = client.query_typed(sql, &slots).await.map_err(AdminError::sql(FAILED))?;
         Ok(rows.iter().map(|row| (row.get("event_id"), row.get("message"))).collect())
+    }
+
+    /// Returns a position that no unpublished row precedes. It precedes every row that this server
+    /// has yet to publish, also if the record is that of another server with a longer WAL.
+    ///
+    /// # Errors
+    ///
+    /// The server refused the statement, or the connection ended.
+    pub async fn settled_lsn(&self, client: &Client) -> Result<Lsn, AdminError> {
+        let slots = [(&self.0 as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT_ARRAY)];
+        let row = client.query_typed_one(sql!("outbox_state.sql", "settled_lsn"), &slots).await;
+        let row = row.map_err(AdminError::sql("read what is settled"))?;
+        let settled: Option<PgLsn> = row.get("settled_lsn");
+        Ok(settled.map_or(Lsn::ZERO, |it| Lsn::new(it.into())))
     }
 
     /// Returns a row filter for an outbox table: rows to which an edit gave this topic.

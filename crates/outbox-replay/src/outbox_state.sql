@@ -10,3 +10,9 @@ SELECT d.event_id, d.message
  WHERE d.slot = ANY ($1) AND d.replay_id = '' AND d.edited_at IS NOT NULL
    AND d.status IN ('published', 'retrying')
  ORDER BY d.edited_at
+
+-- name: settled_lsn
+SELECT least(
+         (SELECT max(r.settled_lsn) FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($1)),
+         CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+              ELSE pg_catalog.pg_current_wal_lsn() END) AS settled_lsn

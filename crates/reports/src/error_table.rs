@@ -123,6 +123,7 @@ fn of_the_inbox() -> Vec<InboxError> {
     vec![
         InboxError::Inbox { problem: text() },
         InboxError::Unlogged { tables: vec![text()] },
+        InboxError::Encoding { database: text(), encoding: text() },
         InboxError::Paused { consumer: consumer() },
         InboxError::Refused { problem: text() },
         InboxError::Unregistered { consumer: consumer() },
@@ -212,6 +213,7 @@ fn of_protocols() -> Vec<ProtocolError> {
         },
         ProtocolError::EarlierRows { slot: text(), rows: Vec::new() },
         ProtocolError::UnpublishedColumnMissing { table: text(), column: text() },
+        ProtocolError::UnpublishedColumnNeverNull { table: text(), column: text() },
     ]
 }
 

@@ -3,7 +3,5 @@
 mod event;
 mod page;
 
-pub use self::event::{
-    EventDetail, EventMessage, FailedEvent, MissingPart, PageBegin, payload_json,
-};
+pub use self::event::{EventDetail, EventMessage, FailedEvent, MissingPart, PageBegin};
 pub use self::page::{EventGroup, detail_text, table};

@@ -9,9 +9,15 @@ use crate::error::Error;
 
 /// Formats the result of a command as indented JSON.
 pub fn json_text(value: &impl Serialize) -> Result<String, Error> {
-    let failed = |source: serde_json::Error| {
-        let (action, source) = ("write JSON".to_owned(), io::Error::other(source));
-        Error::Io { action, source }
-    };
     serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(failed)
+}
+
+/// Formats a result as JSON in one line.
+pub fn json_line(value: &impl Serialize) -> Result<String, Error> {
+    serde_json::to_string(value).map(|text| text + "\n").map_err(failed)
+}
+
+fn failed(source: serde_json::Error) -> Error {
+    let (action, source) = ("write JSON".to_owned(), io::Error::other(source));
+    Error::Io { action, source }
 }

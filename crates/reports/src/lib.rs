@@ -8,6 +8,7 @@ pub mod colour;
 pub mod error;
 #[cfg(test)]
 mod error_table;
+pub mod exact_json;
 pub mod explain;
 pub mod failed_events;
 pub mod fixes;

@@ -237,14 +237,14 @@ impl ConfigBuilder<'_> {
             pubsub,
             create_topics,
             topic_settings,
-            already_there: match (args.backfill, args.unpublished_column) {
+            already_there: match (args.backfill, args.unpublished_column.clone()) {
                 (false, _) => ExistingRows::Left,
                 (true, None) => ExistingRows::Published,
                 (true, Some(column)) => ExistingRows::Unpublished { column },
             },
             options: ChangeOptions {
-                // Without --accept-loss nothing is destroyed.
-                mode: match args.accept_loss {
+                // Otherwise no row is left unpublished that nobody has named.
+                mode: match args.accept_loss || args.unpublished_column.is_some() {
                     true => ConfirmArgs { yes: args.yes, dry_run: args.dry_run }.mode(),
                     false => ChangeMode::Agreed,
                 },

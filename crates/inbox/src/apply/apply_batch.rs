@@ -48,9 +48,10 @@ pub(crate) static APPLY: LazyLock<String> = LazyLock::new(|| {
 
 pub(crate) static REDELIVER: SqlText = SqlText::new(|| sql!("apply_batch.sql", "redeliver"));
 
-/// Ends the transaction and resets the session settings that a handler made, so that every batch
-/// starts from the same settings.
-const COMMIT: &str = "COMMIT; RESET ROLE; RESET ALL";
+/// Ends the transaction. A second transaction then resets the session settings that a handler made.
+/// Every batch starts from the same settings, and a pooler passes none to another client. The
+/// inbox's functions have restored the settings that the commit rests on.
+const COMMIT: &str = "COMMIT AND CHAIN; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; COMMIT";
 
 /// The results that an event can have.
 pub(crate) const RESULTS: [&str; 7] =
@@ -328,11 +329,13 @@ impl Connection {
         };
         // After a failed statement, COMMIT rolls back and returns no error. The statement's own
         // error therefore comes first.
+        let is_torn = committed.is_err();
         let outcome = match (begun, rows, committed) {
             (Ok(()), Ok(applied), Ok(())) => Ok(applied),
             (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Err(ApplyError::Sql(error)),
         };
-        if client.is_closed() {
+        // After a failed COMMIT, the second transaction may be open.
+        if client.is_closed() || is_torn {
             self.client = None;
         }
         if outcome.as_ref().is_err_and(ApplyError::is_read_only) {

@@ -10,6 +10,7 @@ use std::time::Instant;
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 use walrelay_inbox_core::{Failure, PATIENCE, is_of_surroundings, is_uncounted_failure};
+use walrelay_pg_client::sql;
 
 use crate::apply::sql_failure::failure_of;
 use crate::event::Event;
@@ -206,7 +207,9 @@ pub(crate) async fn run(
     // Deferred constraints would fail at COMMIT. Here they fail while the failing event is still
     // known. The settings that the handler changed are then reset, because later statements and
     // batches must not inherit them.
-    let closing = format!("SET CONSTRAINTS ALL IMMEDIATE; RESET ROLE; RESET ALL; {settings}");
+    // Only a higher `synchronous_commit` stays.
+    let reset = sql!("handler.sql", "reset_settings");
+    let closing = format!("SET CONSTRAINTS ALL IMMEDIATE; {reset}; {settings}");
     let mut verdicts = vec![Verdict::Deferred; events.len()];
     let mut lacking = None;
     let mut held_keys: BTreeSet<&str> = BTreeSet::new();

@@ -2,13 +2,17 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::migrations::inbox_tables;
+use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{PgLsn, Type};
+use walrelay_envelope::Lsn;
 use walrelay_pg_client::{
     SCHEMA, SqlClient, SqlError, TableAccess, in_schema, quote_literal, refuse_hidden_rows, sql,
 };
 
+use crate::columns::Parameter;
 use crate::error::InboxError;
+use crate::migrations::inbox_tables;
 use crate::operator::unfinished_rebuild::UnfinishedRebuild;
 
 /// The rows deleted in one transaction, few enough to hold locks only for moments.
@@ -356,21 +360,54 @@ pub async fn received(
     Ok(is_current.then(|| u64::try_from(row.get::<_, i64>(1)).unwrap_or_default()))
 }
 
-/// Moves the consumer from one subscription to another, which finishes a rebuild. Returns whether
-/// it read the former one.
+/// The end of a refill from the outbox.
+#[derive(Debug, Clone, Copy)]
+pub struct RefillEnd<'a> {
+    /// The subscription of the refill.
+    pub former: &'a str,
+    /// The subscription that the consumer reads from now on.
+    pub next: &'a str,
+    /// The position up to which the outbox was settled before the refill. Rows of a table have
+    /// positions before every real one, and older events that still come would look newer.
+    pub settled: Lsn,
+}
+
+/// Moves the consumer to another subscription, which finishes a refill. Keys get the position up to
+/// which the outbox was settled. Returns whether the consumer read the former subscription.
 ///
 /// # Errors
 ///
-/// Fails if the database reports an error.
-pub async fn read_from(
-    client: &SqlClient,
+/// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the database
+/// reports an error.
+pub async fn end_refill(
+    client: &mut SqlClient,
     consumer: &str,
-    former: &str,
-    next: &str,
+    end: RefillEnd<'_>,
 ) -> Result<bool, InboxError> {
-    let sql = sql!("admin.sql", "read_from");
-    let moved = client.execute(sql, &[&consumer, &former, &next]).await;
-    Ok(moved.map_err(failed("record the subscription"))? == 1)
+    let RefillEnd { former, next, settled } = end;
+    let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
+    transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
+    stop_batches(&transaction, consumer).await?;
+    let raising = sql!("admin.sql", "raise_positions");
+    let raised = transaction.execute(raising, &[&consumer, &PgLsn::from(settled.as_u64())]).await;
+    raised.map_err(failed("record the positions of the keys"))?;
+    let moving = sql!("admin.sql", "read_from");
+    let moved = transaction.execute(moving, &[&consumer, &former, &next]).await;
+    let moved = moved.map_err(failed("record the subscription"))?;
+    transaction.commit().await.map_err(failed("commit the subscription"))?;
+    Ok(moved == 1)
+}
+
+/// Waits until no batch of the consumer is being applied, and blocks further batches until the
+/// transaction ends.
+pub(crate) async fn stop_batches(
+    transaction: &Transaction<'_>,
+    consumer: &str,
+) -> Result<(), InboxError> {
+    // not a command: the name of an advisory lock.
+    let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
+    let waited = transaction.execute(sql, &[&consumer]).await;
+    waited.map(drop).map_err(failed("wait for batches of the consumer"))
 }
 
 /// Deletes finished rows older than this, and all rows of earlier generations, which no command
@@ -405,7 +442,8 @@ pub struct PruneStep {
     pub has_more: bool,
 }
 
-/// Deletes some of the rows that [`prune`] deletes, in one short transaction.
+/// Deletes some of the rows that [`prune`] deletes, in short transactions. Works through a pooler in
+/// transaction mode.
 ///
 /// # Errors
 ///
@@ -421,18 +459,27 @@ pub async fn prune_step(
     // Recorded first, because an audit must not report rows as missing that are about to be
     // deleted. If no row is that old, the horizon stays, because the inbox is still complete.
     let note = sql!("admin.sql", "note_pruned");
-    let noted = client.query_opt(note, &[&consumer, &older_than.as_secs_f64()]).await;
+    let seconds = older_than.as_secs_f64();
+    let noted =
+        client.query_typed_opt(note, &[(&consumer, Type::TEXT), (&seconds, Type::FLOAT8)]).await;
     let noted = noted.map_err(failed("note how far the inbox is pruned"))?;
     let noted = noted.ok_or_else(|| unknown(consumer))?;
     let (generation, cutoff): (i32, Option<SystemTime>) = (noted.get(0), noted.get(1));
-    let deleted = client.execute(sql, &[&consumer, &cutoff, &generation, &BATCH_ROWS]).await;
+    let parameters: [Parameter<'_>; 4] = [
+        (&consumer, Type::TEXT),
+        (&cutoff, Type::TIMESTAMPTZ),
+        (&generation, Type::INT4),
+        (&BATCH_ROWS, Type::INT8),
+    ];
+    let deleted = client.execute_typed(sql, &parameters).await;
     let rows = deleted.map_err(failed("delete old rows of the inbox"))?;
     if rows == BATCH_ROWS.unsigned_abs() {
         return Ok(PruneStep { rows, keys: 0, has_more: true });
     }
     let keys =
         in_schema!("DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2");
-    let forgotten = client.execute(keys, &[&consumer, &generation]).await;
+    let parameters: [Parameter<'_>; 2] = [(&consumer, Type::TEXT), (&generation, Type::INT4)];
+    let forgotten = client.execute_typed(keys, &parameters).await;
     forgotten.map_err(failed("delete keys of earlier generations"))?;
     Ok(PruneStep { rows, keys: 0, has_more: false })
 }

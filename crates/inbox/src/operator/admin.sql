@@ -33,6 +33,11 @@ SELECT c.generation,
          WHERE i.consumer = c.consumer AND i.generation = $2)
   FROM public.app_inbox_consumer AS c WHERE c.consumer = $1
 
+-- name: raise_positions
+UPDATE public.app_inbox_key AS k SET commit_lsn = $2, tx_index = 0, updated_at = now()
+  FROM public.app_inbox_consumer AS c
+ WHERE c.consumer = $1 AND k.consumer = c.consumer AND k.generation = c.generation AND k.commit_lsn < $2
+
 -- name: read_from
 UPDATE public.app_inbox_consumer
    SET subscription = $3, rebuilding = NULL, rebuilding_in = NULL, rebuilding_files = NULL,

@@ -2,13 +2,16 @@
 //!
 //! Outbox and inbox may be in two databases, so no query joins them. Both sides count and hash
 //! their event ids per minute of `occurred_at`. Only minutes that differ are compared id by id. A
-//! row in the inbox without an outbox row is no finding, because outboxes are pruned.
+//! row in the inbox without an outbox row is no finding, because outboxes are pruned. A row that
+//! `--dedupe position` discarded counts as missing, because nobody applied the event or decided
+//! against it.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde_json::Value;
 use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 use walrelay_pg_client::{
     QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, in_schema, is_settled_sql,
     quote_identifier, quote_literal, read_columns, refuse_hidden_rows, sql,
@@ -443,8 +446,10 @@ pub async fn trace_outbox(
         .map(|column| {
             let value = format!("o.{}", quote_identifier(&column.name));
             let key = quote_literal(&column.name);
+            // As text, because a parsed number would lose digits.
+            let cast = if column.type_oid == Type::NUMERIC.oid() { "::text" } else { "" };
             format!(
-                "({key}, CASE WHEN pg_column_size({value}) <= {TRACED_BYTES_MAX} THEN to_jsonb({value}) END)"
+                "({key}, CASE WHEN pg_column_size({value}) <= {TRACED_BYTES_MAX} THEN to_jsonb({value}{cast}) END)"
             )
         })
         .collect();
@@ -516,7 +521,8 @@ impl ConsumerGeneration {
         Ok(row.map_err(failed("read the consumer"))?.get(0))
     }
 
-    /// Returns the status of each of these events that the inbox has.
+    /// Returns the status of each of these events that the inbox has, without those that
+    /// `--dedupe position` discarded.
     async fn held(
         &self,
         client: &SqlClient,
@@ -529,7 +535,8 @@ impl ConsumerGeneration {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    /// Returns the inbox's events that occurred in this time range.
+    /// Returns the inbox's events that occurred in this time range, without those that `--dedupe
+    /// position` discarded.
     async fn seen(
         &self,
         client: &SqlClient,

@@ -20,10 +20,12 @@ SELECT coalesce(pruned_before > coalesce($2::text::timestamptz, '-infinity'), fa
 -- name: held
 SELECT event_id, status FROM public.app_inbox
  WHERE consumer = $1 AND generation = $2 AND event_id = ANY ($3)
+   AND NOT (status = 'discarded' AND error_code IS NOT DISTINCT FROM 'BEHIND_POSITION')
 
 -- name: seen
 SELECT floor(extract(epoch FROM occurred_at) / 60)::int8, count(*),
        bit_xor(hashtextextended(event_id, 0)), status, min(occurred_at)
   FROM public.app_inbox
  WHERE consumer = $1 AND generation = $2 AND occurred_at >= $3 AND occurred_at < $4
+   AND NOT (status = 'discarded' AND error_code IS NOT DISTINCT FROM 'BEHIND_POSITION')
  GROUP BY 1, status

@@ -7,8 +7,10 @@
 
 use std::time::Duration;
 
+use tokio_postgres::types::Type;
 use walrelay_pg_client::{SqlClient, sql};
 
+use crate::columns::Parameter;
 use crate::error::InboxError;
 use crate::operator::admin::failed;
 
@@ -53,10 +55,14 @@ async fn delete_locked(
 ) -> Result<IdleKeysStep, tokio_postgres::Error> {
     let seconds = older_than.as_secs_f64();
     let lock = sql!("idle_keys.sql", "lock");
-    let locked = client.query(lock, &[&consumer, &seconds, &BATCH_KEYS]).await?;
+    let (consumer, seconds): (Parameter<'_>, Parameter<'_>) =
+        ((&consumer, Type::TEXT), (&seconds, Type::FLOAT8));
+    let parameters = [consumer.clone(), seconds.clone(), (&BATCH_KEYS, Type::INT8)];
+    let locked = client.query_typed(lock, &parameters).await?;
     let keys: Vec<String> = locked.iter().map(|row| row.get(0)).collect();
     let has_more = keys.len() as u64 == BATCH_KEYS.unsigned_abs();
     let delete = sql!("idle_keys.sql", "delete");
-    let deleted = client.execute(delete, &[&consumer, &seconds, &keys]).await?;
+    let parameters = [consumer, seconds, (&keys, Type::TEXT_ARRAY)];
+    let deleted = client.execute_typed(delete, &parameters).await?;
     Ok(IdleKeysStep { keys: deleted, has_more })
 }

@@ -186,8 +186,8 @@ impl OutboxApplier {
 }
 
 impl Event {
-    /// Returns the event that a subscriber would receive for this message. The position is the
-    /// row's place in the order in which the rebuild reads rows.
+    /// Returns the event that a subscriber would receive for this message. The position is that of
+    /// the pass of the rebuild, and the row's place in it.
     #[must_use]
     pub fn of_row(message: &Message) -> Self {
         let position = message.position();

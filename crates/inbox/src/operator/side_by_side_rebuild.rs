@@ -13,7 +13,7 @@ use walrelay_pg_client::{
 };
 
 use crate::error::InboxError;
-use crate::operator::admin::{contained, failed, refuse_hidden_consumers, unknown};
+use crate::operator::admin::{contained, failed, refuse_hidden_consumers, stop_batches, unknown};
 
 /// A side-by-side rebuild of one consumer in one schema.
 #[derive(Debug, Clone, Copy)]
@@ -173,15 +173,18 @@ impl SideBySideRebuild<'_> {
         Ok(row.map(|row| RebuildHolder { pid: row.get(0), since: row.get(1) }))
     }
 
-    /// Returns the highest round of rows that the generation has applied. Each round has positions
-    /// above the earlier ones. A rebuild that continues starts above the last round, so that its
-    /// events do not count as late.
+    /// Returns the highest position that the generation has applied. A rebuild that continues starts
+    /// above it, so that its events do not count as late.
     ///
     /// # Errors
     ///
     /// Fails if the database reports an error.
-    pub async fn last_round(&self, client: &SqlClient, generation: i32) -> Result<u64, InboxError> {
-        let sql = sql!("side_by_side_rebuild.sql", "last_round");
+    pub async fn last_position(
+        &self,
+        client: &SqlClient,
+        generation: i32,
+    ) -> Result<u64, InboxError> {
+        let sql = sql!("side_by_side_rebuild.sql", "last_position");
         let row = client.query_one(sql, &[&self.consumer, &generation]).await;
         let row = row.map_err(failed("read the positions of the generation"))?;
         Ok(row.get::<_, i64>(0).unsigned_abs())
@@ -243,10 +246,7 @@ impl SideBySideRebuild<'_> {
     /// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the
     /// database reports an error.
     pub async fn stop_others(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
-        // not a command: the name of an advisory lock.
-        let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
-        let waited = transaction.execute(sql, &[&self.consumer]).await;
-        waited.map(drop).map_err(failed("wait for batches of the consumer"))
+        stop_batches(transaction, self.consumer).await
     }
 
     /// Locks the staged and the live tables against new foreign keys and against replacement until

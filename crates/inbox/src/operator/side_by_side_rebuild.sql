@@ -29,7 +29,7 @@ SELECT l.pid, a.backend_start
   LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
  LIMIT 1
 
--- name: last_round
+-- name: last_position
 SELECT coalesce(max(commit_lsn) - '0/0'::pg_lsn, 0)::bigint FROM public.app_inbox
  WHERE consumer = $1 AND generation = $2
 

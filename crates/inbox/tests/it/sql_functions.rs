@@ -11,4 +11,5 @@ mod holding;
 mod messages;
 mod migrating;
 mod refusing;
+mod settings;
 mod world;

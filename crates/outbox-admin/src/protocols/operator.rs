@@ -85,6 +85,8 @@ pub enum Step {
 pub enum Change {
     /// Gives up rows that may be unpublished. Empty in a dry run that finds none.
     GiveUp { losses: Vec<Loss> },
+    /// Never publishes rows in which the column is set, because another publisher has done so.
+    TakeAsPublished { column: String, rows: Vec<TableRows> },
     /// Replaces the slots of the outbox by others.
     Reshard { new: Vec<String>, old: Vec<String> },
     /// Drops the slots that a cancelled change of the shard count has created.

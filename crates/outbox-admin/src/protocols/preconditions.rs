@@ -15,7 +15,8 @@ use walrelay_outbox_store::{
     relay_tables,
 };
 use walrelay_pg_client::{
-    ServerErrorKind, SqlClient, SqlError, TableAccess, own_table, refuse_hidden_rows, sql,
+    QualifiedName, ServerErrorKind, SqlClient, SqlError, TableAccess, own_table, quote_identifier,
+    refuse_hidden_rows, sql,
 };
 use walrelay_pg_replication::read_slot;
 
@@ -241,6 +242,48 @@ pub(super) async fn count_earlier_rows(
         let counting = format!("SELECT count(*) AS rows FROM {table}");
         let row = client.query_typed_one(&counting, &[]).await;
         let row = row.map_err(SqlError::sql("count the rows of the outbox"))?;
+        let rows = u64::try_from(row.get::<_, i64>("rows")).unwrap_or_default();
+        if rows > 0 {
+            counted.push(TableRows { table: name, rows });
+        }
+    }
+    Ok(counted)
+}
+
+/// Counts the rows that another publisher has published: those in which this column is not null.
+/// Refuses a column that is never null, because it marks no row as unpublished. Tables that the
+/// role may not read, or that do not exist yet, have no rows here.
+pub(super) async fn count_published_rows(
+    client: &SqlClient,
+    tables: &[QualifiedName],
+    column: &str,
+) -> Result<Vec<TableRows>, ProtocolError> {
+    const FAILED: &str = "count the published rows of the outbox";
+    let mut counted = Vec::new();
+    for table in tables {
+        let name = table.to_string();
+        if !may_read(client, &name).await? {
+            continue;
+        }
+        let sql = sql!("preconditions.sql", "can_be_null");
+        let found =
+            client.query_typed_opt(sql, &[(&name, Type::TEXT), (&column, Type::TEXT)]).await;
+        let found = found.map_err(SqlError::sql(FAILED))?;
+        let (table, column) = (name.clone(), column.to_owned());
+        match found.map(|row| row.get::<_, bool>("can_be_null")) {
+            Some(true) => {}
+            Some(false) => {
+                return Err(ProtocolError::UnpublishedColumnNeverNull { table, column });
+            }
+            None => return Err(ProtocolError::UnpublishedColumnMissing { table, column }),
+        }
+        // spliced: names of the table and its column.
+        let counting = format!(
+            "SELECT count(*) AS rows FROM {table} WHERE {} IS NOT NULL",
+            quote_identifier(&column)
+        );
+        let row = client.query_typed_one(&counting, &[]).await;
+        let row = row.map_err(SqlError::sql(FAILED))?;
         let rows = u64::try_from(row.get::<_, i64>("rows")).unwrap_or_default();
         if rows > 0 {
             counted.push(TableRows { table: name, rows });

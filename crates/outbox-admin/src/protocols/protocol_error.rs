@@ -165,6 +165,9 @@ pub enum ProtocolError {
     /// A table lacks the column that is null in unpublished rows.
     #[error("{table} has no column {column:?} that is null in unpublished rows")]
     UnpublishedColumnMissing { table: String, column: String },
+    /// The column marks every row as published.
+    #[error("column {column:?} of {table} is never null, so no row would count as unpublished")]
+    UnpublishedColumnNeverNull { table: String, column: String },
     /// Rows could not be archived. None of them was deleted.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
@@ -208,7 +211,9 @@ impl Coded for ProtocolError {
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
             Self::Archive(error) => error.code(),
             Self::EarlierRows { .. } => Code::ExistingRowsUndecided,
-            Self::UnpublishedColumnMissing { .. } => Code::UnpublishedColumnMissing,
+            Self::UnpublishedColumnMissing { .. } | Self::UnpublishedColumnNeverNull { .. } => {
+                Code::UnpublishedColumnMissing
+            }
             Self::KeysPaused { .. }
             | Self::ReplayUnfinished { .. }
             | Self::ReplayReadsTable { .. }

@@ -18,8 +18,8 @@ use walrelay_pg_replication::{Failover, read_slot};
 
 use super::operator::{AdminSession, Change, Loss, Operator, Step};
 use super::preconditions::{
-    count_earlier_rows, count_unpublished_rows, is_new_slot, may_read_rows, refuse_other_wal_level,
-    unfinished_operation,
+    count_earlier_rows, count_published_rows, count_unpublished_rows, is_new_slot, may_read_rows,
+    refuse_other_wal_level, unfinished_operation,
 };
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
@@ -57,8 +57,14 @@ pub async fn set_up<O: Operator>(
     if !may_give_up(session, shards).await? {
         return Ok(None);
     }
-    if *existing_rows == ExistingRows::Left {
-        refuse_undecided_rows(session, shards).await?;
+    match existing_rows {
+        ExistingRows::Left => refuse_undecided_rows(session, shards).await?,
+        ExistingRows::Published => {}
+        ExistingRows::Unpublished { column } => {
+            if !may_take_as_published(session, shards, column).await? {
+                return Ok(None);
+            }
+        }
     }
     let mut all = InitReport::default();
     for options in shards {
@@ -94,7 +100,8 @@ async fn may_give_up<O: Operator>(
         return Ok(true);
     }
     let mut losses = Vec::new();
-    for Outbox { slot, tables, .. } in shards.iter().map(|options| &options.outbox) {
+    let accepting = shards.iter().filter(|it| it.on_lost == LostSlotPolicy::Accept);
+    for Outbox { slot, tables, .. } in accepting.map(|options| &options.outbox) {
         let operation = unfinished_operation(session.client, slot).await?;
         if let Some(SlotOperation::Recovery(_)) = operation {
             losses.push(Loss::Recovery { slot: slot.clone() });
@@ -108,6 +115,29 @@ async fn may_give_up<O: Operator>(
         return Ok(true);
     }
     session.agree(async || Ok(Change::GiveUp { losses })).await
+}
+
+/// Asks before the rows that another publisher has marked are left unpublished. Does not ask again
+/// once the backfill has begun.
+async fn may_take_as_published<O: Operator>(
+    session: &AdminSession<'_, O>,
+    shards: &[InitOptions],
+    column: &str,
+) -> Result<bool, ProtocolError> {
+    let client = session.client;
+    for Outbox { slot, tables, .. } in shards.iter().map(|options| &options.outbox) {
+        if is_backfill_begun(client, slot).await? || read_slot(client, slot).await?.is_some() {
+            continue;
+        }
+        // All shards share the tables.
+        let rows = count_published_rows(client, tables, column).await?;
+        let column = column.to_owned();
+        return match rows.is_empty() {
+            true => Ok(true),
+            false => session.agree(async || Ok(Change::TakeAsPublished { column, rows })).await,
+        };
+    }
+    Ok(true)
 }
 
 /// Counts the rows that may be unpublished when a slot is lost. They are unknown without a record.

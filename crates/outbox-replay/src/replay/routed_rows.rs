@@ -41,15 +41,15 @@ impl RoutedRows {
         Ok(Self { rows: reading(connect).await?, gap, tables, router })
     }
 
-    /// Calls `visit` with each row, in order. Positions are artificial: they increase in that
-    /// order, and positions of a later `round` are greater than those of an earlier one.
+    /// Calls `visit` with each row, in order. All have the position `commit_lsn`, and count from 0
+    /// within it.
     ///
     /// # Errors
     ///
     /// A table cannot be read, or `visit` fails.
     pub async fn each<E: From<RelayError>>(
         &self,
-        round: u64,
+        commit_lsn: Lsn,
         mut visit: impl AsyncFnMut(Routed) -> Result<(), E>,
     ) -> Result<(), E> {
         while !self.gap.is_visible(&self.rows.client).await.map_err(RelayError::survey)? {
@@ -58,7 +58,7 @@ impl RoutedRows {
         let mut router = Router::new(self.router.clone());
         let mut decoder = Decoder::new();
         let commit_timestamp = PgTimestamp::from_system_time(SystemTime::now());
-        let begin = Begin { final_lsn: Lsn::new(round), commit_timestamp, xid: 0 };
+        let begin = Begin { final_lsn: commit_lsn, commit_timestamp, xid: 0 };
         decoder.decode(&encode::begin(&begin)).map_err(unreadable)?;
         for table in &self.tables {
             decoder.decode(&relation_of(table)).map_err(unreadable)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pgoutput_parser::Position;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::value::RawValue;
 
 /// A failed event: a row of dispatch state, or an event of an inbox. A value that one side does not
 /// have is null there.
@@ -86,7 +86,7 @@ pub struct EventMessage {
     pub ordering_key: String,
     /// The payload: JSON, a string, or an object with the size of binary data. Null if it was too
     /// large to be recorded.
-    pub data: Value,
+    pub data: Box<RawValue>,
     /// The parts that were too large to be recorded.
     pub lacks: Vec<MissingPart>,
 }
@@ -98,14 +98,6 @@ pub struct MissingPart {
     pub part: &'static str,
     /// Its size.
     pub bytes: usize,
-}
-
-/// Shows JSON as JSON, other text as a string, and binary data as its size.
-pub fn payload_json(data: &[u8]) -> Value {
-    match std::str::from_utf8(data) {
-        Ok(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
-        Err(_) => json!({ "binary_bytes": data.len() }),
-    }
 }
 
 /// Where a page starts: behind this event.

@@ -1,6 +1,7 @@
 //! Formats failed events as text.
 
 use super::event::{EventDetail, FailedEvent, MissingPart};
+use crate::exact_json::readable;
 use crate::table::{ColumnFit, Table, columns, fitted};
 use crate::text::{shortened, visible};
 
@@ -149,20 +150,18 @@ fn message_text(detail: &EventDetail) -> String {
         return text;
     }
     text.push_str("\npayload\n");
-    match message.data.as_str() {
-        Some(plain) => text.extend(plain.lines().flat_map(|line| [visible(line), "\n".into()])),
-        None => text.push_str(&format!("{:#}\n", message.data)),
-    }
+    let payload = readable(&message.data);
+    text.extend(payload.lines().flat_map(|line| [visible(line), "\n".into()]));
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use walrelay_testkit::json_page::assert_documented;
 
-    use super::super::event::{EventMessage, payload_json};
+    use super::super::event::EventMessage;
     use super::*;
+    use crate::exact_json::data_json;
 
     fn detail(payload: &[u8]) -> EventDetail {
         let event = FailedEvent {
@@ -190,7 +189,7 @@ mod tests {
         let message = EventMessage {
             attributes: [("event_id".to_owned(), "e-1".to_owned())].into(),
             ordering_key: "order\n7".into(),
-            data: payload_json(payload),
+            data: data_json(payload),
             lacks: Vec::new(),
         };
         EventDetail { event, message: Some(message) }
@@ -203,9 +202,13 @@ mod tests {
 
     #[test]
     fn a_json_payload_is_shown_as_json_and_a_binary_one_as_its_size() {
-        assert_eq!(payload_json(br#"{"a":1}"#), json!({ "a": 1 }));
-        assert_eq!(payload_json(b"plain"), "plain");
-        assert_eq!(payload_json(&[0xff, 0xfe]), json!({ "binary_bytes": 2 }));
+        let payload = |data: &[u8]| {
+            let text = detail_text(&detail(data));
+            text.split_once("\npayload\n").map(|(_, payload)| payload.to_owned())
+        };
+        assert_eq!(payload(br#"{"a":1}"#).as_deref(), Some("{\n  \"a\": 1\n}\n"));
+        assert_eq!(payload(b"plain").as_deref(), Some("plain\n"));
+        assert_eq!(payload(&[0xff, 0xfe]).as_deref(), Some("{\n  \"binary_bytes\": 2\n}\n"));
     }
 
     #[test]

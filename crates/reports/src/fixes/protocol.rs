@@ -19,7 +19,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         E::ReplayToBePublished { id, .. } => {
             format!("let the relay publish them, or cancel the replay: `walrelay replay cancel {id}`")
         }
-        E::UnpublishedColumnMissing { .. } => {
+        E::UnpublishedColumnMissing { .. } | E::UnpublishedColumnNeverNull { .. } => {
             "name the column that the other publisher sets when it has published a row: --unpublished-column"
                 .to_owned()
         }

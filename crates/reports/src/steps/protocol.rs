@@ -15,6 +15,10 @@ pub fn change_text(change: &Change) -> String {
         Change::GiveUp { losses } => {
             losses.iter().map(loss_change_text).collect::<Vec<_>>().join("; ")
         }
+        Change::TakeAsPublished { column, rows } => format!(
+            "take {} as published, because {column} is set in them, and never publish them",
+            counted(rows)
+        ),
         Change::Reshard { new, old } => format!(
             "drain and drop the slots {}, and continue with new slots {}",
             old.join(", "),

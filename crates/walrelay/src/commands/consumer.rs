@@ -19,7 +19,7 @@ use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{
     InboxError, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, Scaffold, inbox_migrations,
-    migrate_inbox, redelivery_window_with_dead_letters,
+    migrate_inbox, redelivery_window_with_dead_letters, refuse_other_encoding,
 };
 use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_sql, schema, sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
@@ -139,6 +139,7 @@ pub fn print_sql(set_up: &ConsumerSetUp) -> Result<(), Error> {
 async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     let ConsumerSetUp { name, subscription, endpoint, create, format } = set_up;
     let mut report = SetUpReport::new(*format, name);
+    refuse_other_encoding(client).await?;
     let is_there = admin::has_inbox(client).await.map_err(Error::Inbox)?;
     migrate_inbox(client).await.map_err(InboxError::Store)?;
     report.add(!is_there, "tables and functions of the inbox".to_owned())?;

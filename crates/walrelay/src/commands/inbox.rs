@@ -9,6 +9,7 @@ use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
+use walrelay_reports::exact_json::data_json;
 
 use super::dispatch::attributes::replace;
 use super::dispatch::edit::{read, read_attributes};
@@ -16,7 +17,7 @@ use super::failed_events::{self, Edited, EventChange, FailedEvents};
 use super::shared::cancellable::run_until_shutdown;
 use crate::output::print;
 use walrelay_reports::failed_events::{
-    EventDetail, EventGroup, EventMessage, FailedEvent, PageBegin, payload_json,
+    EventDetail, EventGroup, EventMessage, FailedEvent, PageBegin,
 };
 
 /// Carries out the action and prints the result.
@@ -129,7 +130,7 @@ impl FailedEvents for InboxEvents {
         let message = message.map(|StoredMessage { attributes, data }| EventMessage {
             attributes,
             ordering_key,
-            data: payload_json(&data),
+            data: data_json(&data),
             lacks: Vec::new(),
         });
         Ok(EventDetail { event: event_of(event), message })

@@ -8,7 +8,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
     ExpirationPolicy, StreamingPullRequest, Subscription,
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::value::RawValue;
 use tonic::Status;
 use walrelay_command_line::config::{OutputFormat, TailConfig};
 use walrelay_inbox::InboxError;
@@ -16,6 +16,8 @@ use walrelay_pubsub::{MessageRef, ReceivedMessage, Subscriber};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
+use walrelay_reports::exact_json::data_json;
+use walrelay_reports::json::json_line;
 use walrelay_reports::text::visible;
 
 use super::shared::subscription_setup::or_topic_missing;
@@ -116,7 +118,7 @@ fn print_one(received: &ReceivedMessage, config: &TailConfig) -> Result<Printed,
         return Ok(Printed::No);
     }
     let reader = print_part(&match config.format {
-        OutputFormat::Json => format!("{}\n", json!(TailedMessage::of(&message))),
+        OutputFormat::Json => json_line(&TailedMessage::of(&message))?,
         OutputFormat::Text => line(&message),
     })?;
     Ok(match reader {
@@ -132,7 +134,7 @@ struct TailedMessage<'a> {
     ordering_key: &'a str,
     attributes: BTreeMap<&'a str, &'a str>,
     /// JSON data as it is, and other data as text.
-    data: Value,
+    data: Box<RawValue>,
 }
 
 impl<'a> TailedMessage<'a> {
@@ -142,7 +144,7 @@ impl<'a> TailedMessage<'a> {
             message_id: message.message_id,
             ordering_key: message.ordering_key,
             attributes: message.attributes.iter().map(|(name, value)| (*name, *value)).collect(),
-            data: serde_json::from_str(&text).unwrap_or_else(|_| Value::from(text.as_ref())),
+            data: data_json(text.as_bytes()),
         }
     }
 }
@@ -174,7 +176,7 @@ mod tests {
             message_id: "1",
             ordering_key: "A-1",
             attributes: BTreeMap::from([("event_type", "OrderPlaced")]),
-            data: json!({ "total": 42 }),
+            data: data_json(br#"{ "total": 42 }"#),
         };
         assert_documented("tail", &message);
     }

@@ -95,10 +95,44 @@ async fn an_overtaken_event_is_applied_and_counted_as_late() {
     assert_eq!(world.key("a").await, "0/6/0 6");
 }
 
+/// Records a prune. Every event of these tests occurred before, except those of tomorrow.
+const PRUNED: &str = "UPDATE app_inbox_consumer SET pruned_before = now()";
+
+#[tokio::test]
+async fn by_position_only_an_event_that_prune_may_have_deleted_is_skipped() {
+    const SKIP: &str = ", dedupe => 'position'";
+    let Some(world) = world().await else { return };
+    let ours = |n| event(n, "a").of_system("1");
+    let at = |n, time| ours(n).version(1).occurred_at(time);
+    assert_eq!(world.apply_with(EACH, &[ours(9)], SKIP).await, ["done"]);
+    // Nothing was ever deleted, so an event that the inbox does not list was never applied.
+    assert_eq!(world.apply_with(SET, &[at(1, "2020-01-01")], SKIP).await, ["late"]);
+
+    world.run("UPDATE app_inbox_consumer SET pruned_before = '2026-01-01T12:00:00Z'").await;
+    let batch = [
+        at(2, "2026-01-01T11:59:59Z"),
+        at(3, "2026-01-01T12:00:59Z"),
+        at(4, "2026-01-01T12:01:00Z"),
+        at(5, "tomorrow"),
+        ours(10),
+        at(6, "2026-01-01T11:00:00Z"),
+    ];
+    let first = ["discarded", "discarded", "late", "late", "done", "discarded"];
+    assert_eq!(world.apply_with(SET, &batch, SKIP).await, first);
+    assert_eq!(world.apply_with(EACH, &batch, SKIP).await, ["duplicate"; 6]);
+    assert_eq!(world.applied("a").await, ["e9", "e1", "e4", "e5", "e10"]);
+    let counted =
+        "SELECT string_agg(concat_ws(' ', status, attempts, error_code), ', ' ORDER BY event_id)
+                     FROM app_inbox WHERE event_id IN ('e2', 'e4')";
+    assert_eq!(world.text(counted).await, "discarded 0 BEHIND_POSITION, late 1");
+    assert_eq!(world.key("a").await, "0/A/0 10", "a late event moves no key");
+}
+
 #[tokio::test]
 async fn by_position_an_overtaken_event_is_skipped_only_where_the_server_is_known_to_be_the_same() {
     const SKIP: &str = ", dedupe => 'position'";
     let Some(world) = world().await else { return };
+    world.run(PRUNED).await;
     let ours = |n| event(n, "a").of_system("1");
     assert_eq!(world.apply_with(EACH, &[ours(5)], SKIP).await, ["done"]);
     assert_eq!(world.apply_with(EACH, &[ours(3), ours(6)], SKIP).await, ["discarded", "done"]);
@@ -146,28 +180,31 @@ async fn a_forged_position_does_not_keep_later_versions_of_its_key_from_being_ap
     assert_eq!(implausible(&world, "a").await, "0 200/0", "it has moved since");
     // Copies of applied and pruned events prove nothing, and are still skipped.
     world.run("DELETE FROM app_inbox").await;
+    world.run(PRUNED).await;
     let copies = [ours(5), ours(7), ours(10)];
     assert_eq!(world.apply_with(EACH, &copies, SKIP).await, ["discarded"; 3]);
     assert_eq!(implausible(&world, "a").await, "0 200/0");
 }
 
 #[tokio::test]
-async fn events_skipped_behind_a_position_that_was_reached_before_they_occurred_are_counted() {
+async fn events_behind_a_position_that_was_reached_before_they_occurred_are_applied_and_counted() {
     const SKIP: &str = ", dedupe => 'position'";
     let Some(world) = world().await else { return };
     // The version is forged also, so no version shows that an event is new.
     let forged = event(6, "a").of_system("1").at(FAR, 0).version(1_000_000_i64);
     assert_eq!(world.apply_with(EACH, &[forged], SKIP).await, ["done"]);
+    world.run(PRUNED).await;
     let new = |n| event(n, "a").of_system("1").occurred_at("tomorrow");
-    assert_eq!(world.apply_with(SET, &[new(7), new(8)], SKIP).await, ["discarded"; 2]);
+    assert_eq!(world.apply_with(SET, &[new(7), new(8)], SKIP).await, ["late"; 2]);
     assert_eq!(implausible(&world, "a").await, "2 100/0");
     assert_eq!(world.apply_with(SET, &[new(7)], SKIP).await, ["duplicate"]);
     let old = event(3, "a").of_system("1");
     assert_eq!(world.apply_with(SET, &[old], SKIP).await, ["discarded"]);
     let unversioned = event(9, "a").of_system("1").version(None).occurred_at("tomorrow");
-    assert_eq!(world.apply_with(SET, &[unversioned], SKIP).await, ["discarded"]);
+    assert_eq!(world.apply_with(SET, &[unversioned], SKIP).await, ["late"]);
     assert_eq!(implausible(&world, "a").await, "3 100/0");
-    // Without the option no event is skipped, and the counter stays.
+    assert_eq!(world.applied("a").await, ["e6", "e7", "e8", "e9"]);
+    // Without the option the counter stays.
     assert_eq!(world.apply(SET, &[new(10)]).await, ["late"]);
     assert_eq!(implausible(&world, "a").await, "3 100/0");
     // Events confirm a position that moves forward.

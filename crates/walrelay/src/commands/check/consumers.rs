@@ -10,7 +10,8 @@ use walrelay_command_line::units::show_duration;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
 use walrelay_inbox::{
-    InboxError, SubscriptionWarning, redelivery_window_with_dead_letters, unlogged_inbox_tables,
+    InboxError, SubscriptionWarning, redelivery_window_with_dead_letters, refuse_other_encoding,
+    unlogged_inbox_tables,
 };
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
@@ -33,6 +34,9 @@ impl Consumers {
         let mut found = Self::default();
         found.add("consumers", registered(outbox, None).await);
         found.findings.extend(unlogged("consumers", outbox).await);
+        if !found.registered.is_empty() {
+            found.findings.extend(other_encoding("consumers", outbox).await);
+        }
         found
     }
 
@@ -46,6 +50,7 @@ impl Consumers {
                     let answer = registered(&client, Some(consumer)).await;
                     let subject = format!("consumer {consumer}");
                     found.findings.extend(unlogged(&subject, &client).await);
+                    found.findings.extend(other_encoding(&subject, &client).await);
                     client.close().await;
                     answer
                 }
@@ -116,6 +121,16 @@ async fn unlogged(subject: &str, client: &SqlClient) -> Option<Finding> {
     Some(finding.fix(error.fix().unwrap_or_default()))
 }
 
+/// Returns a finding if the database cannot store every event. If the encoding cannot be read, other
+/// findings report that.
+async fn other_encoding(subject: &str, client: &SqlClient) -> Option<Finding> {
+    let error = refuse_other_encoding(client).await.err()?;
+    matches!(error, InboxError::Encoding { .. }).then(|| {
+        let finding = Finding::warning(error.code(), subject, error.to_string());
+        finding.fix(error.fix().unwrap_or_default())
+    })
+}
+
 /// Returns a finding if a rebuild of the consumer is unfinished.
 fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
     let rebuild = consumer.rebuild.as_ref()?;
@@ -157,8 +172,8 @@ fn about(
         .collect();
     if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
         let message = format!(
-            "events that it finished until {} ago were deleted from its inbox, and Pub/Sub retains messages of {name} for {}, \
-             dead letters included: an older message that is redelivered is applied again",
+            "events that it finished until {} ago were deleted from its inbox, and Pub/Sub may deliver messages of {name} again for {}, \
+             dead letters and snapshots included: an older message that is redelivered is applied again",
             show_duration(rounded(ago)),
             show_duration(kept)
         );

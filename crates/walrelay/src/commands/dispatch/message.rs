@@ -2,14 +2,12 @@
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
-use serde_json::Value;
 use walrelay_core::{IncompleteMessage, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchRow};
 use walrelay_relay::observe::report::rfc3339;
 
-use walrelay_reports::failed_events::{
-    EventDetail, EventMessage, FailedEvent, MissingPart, payload_json,
-};
+use walrelay_reports::exact_json::{data_json, raw};
+use walrelay_reports::failed_events::{EventDetail, EventMessage, FailedEvent, MissingPart};
 
 /// Returns the message, without the parts that were too large to be recorded.
 pub(super) fn decode(detail: &DispatchDetail) -> Option<PubsubMessage> {
@@ -65,8 +63,8 @@ pub(super) fn detail_of(detail: DispatchDetail) -> EventDetail {
         attributes: message.attributes,
         ordering_key: message.ordering_key,
         data: match lacks.iter().any(|lack| lack.part == "data") {
-            true => Value::Null,
-            false => payload_json(&message.data),
+            true => raw(&()),
+            false => data_json(&message.data),
         },
         lacks,
     });
@@ -122,7 +120,7 @@ pub(super) mod tests {
     fn a_payload_that_was_too_large_is_null_and_its_size_is_known() {
         let detail = detail_of(detail_without_payload());
         let message = detail.message.expect("a message");
-        assert_eq!(message.data, Value::Null);
+        assert_eq!(message.data.get(), "null");
         assert!(matches!(
             message.lacks.as_slice(),
             [MissingPart { part: "data", bytes: 140_000_000 }]

@@ -74,6 +74,9 @@ async fn emit_once(client: &SqlClient, config: &EmitConfig, key: &str) -> Result
     })
 }
 
+/// The SQLSTATE class of values that the database does not accept.
+const DATA_EXCEPTION: &str = "22";
+
 /// Returns the error of the producer's function. Its own refusals are errors of the command line.
 fn not_emitted(error: tokio_postgres::Error) -> Error {
     let code = error.as_db_error().and_then(|answer| match *answer.code() {
@@ -81,9 +84,10 @@ fn not_emitted(error: tokio_postgres::Error) -> Error {
         SqlState::UNIQUE_VIOLATION if answer.constraint().is_none() => {
             Some(Code::IdempotencyKeyTaken)
         }
-        SqlState::INVALID_PARAMETER_VALUE | SqlState::PROGRAM_LIMIT_EXCEEDED => {
+        SqlState::PROGRAM_LIMIT_EXCEEDED | SqlState::STATEMENT_TOO_COMPLEX => {
             Some(Code::EventRefused)
         }
+        _ if answer.code().code().starts_with(DATA_EXCEPTION) => Some(Code::EventRefused),
         _ => None,
     });
     if let Some(answer) = error.as_db_error()

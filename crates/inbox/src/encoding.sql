@@ -1,0 +1,2 @@
+-- name: encoding
+SELECT pg_catalog.current_setting('server_encoding'), pg_catalog.current_database()::text
