@@ -163,8 +163,7 @@ impl Router {
         let payload = row.payload()?;
         let fault = self.attributes.collect(&row)?;
         let given_id = row.text(Field::Id)?;
-        let KnownTopic { topic, is_named } =
-            topic_of(&mut self.topics, &self.config, &self.topic);
+        let KnownTopic { topic, is_named } = topic_of(&mut self.topics, &self.config, &self.topic);
         let ordering_key = &self.ordering_key;
         let mut parts =
             MessageParts { payload, attributes: self.attributes.encoded(), ordering_key };

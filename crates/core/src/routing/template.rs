@@ -148,16 +148,20 @@ mod tests {
 
     #[test]
     fn only_the_text_of_a_template_names_a_project() {
-        let full = "projects/other/topics/x";
+        let full = "projects/other/topics/video";
         for (template, expanded, name) in [
             ("{a}", "video", Some("projects/p/topics/video")),
             ("{a}", full, None),
-            ("{a}.events", "projects/other/topics/x.events", None),
-            ("{a}projects/q/topics/x", "projects/q/topics/x", None),
-            ("projects/q/topics/{a}", "projects/q/topics/x", Some("projects/q/topics/x")),
-            ("projects/{a}/topics/x", "projects/q/topics/x", Some("projects/q/topics/x")),
+            ("{a}.events", "projects/other/topics/video.events", None),
+            ("{a}projects/q/topics/video", "projects/q/topics/video", None),
+            ("projects/q/topics/{a}", "projects/q/topics/video", Some("projects/q/topics/video")),
+            (
+                "projects/{a}/topics/video",
+                "projects/q/topics/video",
+                Some("projects/q/topics/video"),
+            ),
             ("projects/{a}", full, None),
-            ("projects/q/topics/{a}", "projects/q/topics/x/y", None),
+            ("projects/q/topics/{a}", "projects/q/topics/video/y", None),
         ] {
             let found = Template::parse(template).unwrap().full_topic_name("p", expanded);
             let is_name = crate::limits::is_topic_name(&found);
