@@ -317,6 +317,8 @@ async fn a_row_of_the_history_that_is_never_sent_holds_its_key_where_dead_rows_d
     world.succeed(["dispatch", "discard", "--yes", &id, "--reason", "a test"]).await;
     insert(&world, 9, 9).await;
     world.wait_confirmed(DEADLINE).await;
+    // Rows that still wait in dispatch state are published after the history, and not replayed.
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
     let blocked = world.run(replay_of("v-1").chain(hold)).await;
     assert_eq!(blocked.code, Some(1), "{}", blocked.text);
     assert!(blocked.text.contains("replay-blocked"), "{}", blocked.text);
@@ -327,6 +329,46 @@ async fn a_row_of_the_history_that_is_never_sent_holds_its_key_where_dead_rows_d
     world.succeed(resume).await;
     let replayed = stored(&world, "v-1").into_iter().filter(|row| row.1.as_ref() == Some(&replay));
     assert_eq!(replayed.count(), 6);
+}
+
+#[tokio::test]
+async fn live_rows_that_wait_behind_a_dead_row_of_the_history_block_the_replay_too() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    let hold = ["--on-dead", "hold"];
+    let _relay = world.start_relay(hold).await;
+    insert(&world, 0, 9).await;
+    world.pubsub.wait_stored(DEADLINE, 9).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers)
+             VALUES ('video', 'v-1', 'test.made', 1000, '{}', '[1]')",
+        )
+        .await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let dead = "SELECT event_id FROM app_outbox_dispatch WHERE status = 'dead'";
+    let id: String = world.client().query_one(dead, &[]).await.expect("the row").get(0);
+    world.succeed(["dispatch", "discard", "--yes", &id, "--reason", "a test"]).await;
+    // The dead row is the last of the history, because the next rows come after the pause.
+    let replay = killed_at(&world, "replay-held", "v-1").await;
+    insert(&world, 9, 9).await;
+    world.wait_dispatch(DEADLINE, "retrying", 3).await;
+    let resume = ["replay", "resume", "--yes", &replay, "--on-dead", "hold"];
+    let blocked = world.run(resume).await;
+    assert_eq!(blocked.code, Some(1), "{}", blocked.text);
+    for word in ["replay-blocked", "3 row(s) of its keys are queued behind a dead row"] {
+        assert!(blocked.text.contains(word), "{word:?} is not in\n{}", blocked.text);
+    }
+    let copy = format!("{id}@{replay}");
+    world.succeed(["dispatch", "discard", "--yes", &copy, "--reason", "a test"]).await;
+    let told = world.succeed(resume).await;
+    // The discarded row counts as finished.
+    assert!(told.contains("4 row(s) were published again"), "{told}");
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
+    let versions: Vec<i64> = stored(&world, "v-1").iter().map(|row| row.0).collect();
+    let all: Vec<i64> =
+        committed(&world, "v-1").await.into_iter().filter(|it| *it != 1000).collect();
+    assert_eq!(versions, [&all[..3], &all[..]].concat());
 }
 
 #[tokio::test]

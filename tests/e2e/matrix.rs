@@ -88,7 +88,7 @@ async fn copied(world: &InboxDatabase) {
              COPY app_outbox (id, aggregatetype, aggregateid, event_type, version, payload) FROM '{path}'"
         ))
         .await;
-    world.execute(&format!("COPY (SELECT 1) TO PROGRAM 'rm {path}'")).await;
+    world.execute_on_server(&format!("rm {path}")).await;
 }
 
 /// Adds and drops columns. The relay reads columns by name from the latest Relation message.

@@ -102,6 +102,57 @@ async fn a_topic_that_is_missing_makes_it_unready_and_flows_once_it_is_created()
 }
 
 #[tokio::test]
+async fn rows_of_a_topic_that_refuses_every_row_as_invalid_wait_and_follow_in_order() {
+    for stored_before in [false, true] {
+        let Some(world) = InboxDatabase::create().await else { return };
+        world.pubsub.create_topic("audio.events");
+        let relay = world.start_relay(["--park-after", "2s"]).await;
+        let audio = Workload {
+            aggregate_type: "audio".into(),
+            aggregate_prefix: "a-".into(),
+            ..Workload::of_rows(300)
+        };
+        let mut committed = Vec::new();
+        if stored_before {
+            committed.extend(audio.insert(world.client()).await.expect("rows are inserted"));
+            world.pubsub.wait_stored(DEADLINE, 300).await;
+        }
+        world.pubsub.fault("topic=audio.events,reject=INVALID_ARGUMENT");
+        let more = Workload { first_number: 300, ..audio };
+        committed.extend(more.insert(world.client()).await.expect("rows are inserted"));
+        let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+        assert!(body.contains("audio.events") && body.contains("schema"), "{body}");
+        let video = Workload::of_rows(30).insert(world.client()).await.expect("rows are inserted");
+        committed.extend(video);
+        // The rows are parked, so the slot moves on.
+        world.wait_confirmed(DEADLINE).await;
+        assert_eq!(world.dispatch_count("dead").await, 0);
+
+        world.pubsub.heal();
+        world.wait_dispatch(DEADLINE, "retrying", 0).await;
+        relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+        assert_eq!(world.dispatch_count("dead").await, 0);
+        world.check(&committed).assert_exactly_once();
+    }
+}
+
+#[tokio::test]
+async fn rows_of_very_many_missing_topics_do_not_stop_the_others() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    // More rows than may be in flight, and none is parked by its time.
+    let _relay = world.start_relay(["--park-after", "1h"]).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'missing-' || n, 'k-' || n, 'test.made', 1, '{}' FROM generate_series(1, 25000) AS n",
+        )
+        .await;
+    Workload::of_rows(10).insert(world.client()).await.expect("rows are inserted");
+    world.pubsub.wait_stored(DEADLINE, 10).await;
+    assert_eq!(world.dispatch_count("dead").await, 0);
+}
+
+#[tokio::test]
 async fn a_dead_topic_among_healthy_ones_parks_its_own_keys_only() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("audio.events");

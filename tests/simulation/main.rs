@@ -213,6 +213,25 @@ fn no_row_dies_of_an_outage_of_its_topic_while_another_topic_flows() {
 }
 
 #[test]
+fn spilled_keys_follow_at_once_after_an_outage() {
+    for seed in 0..30 {
+        let outcome = simulate(seed, Some(Plan::outage_with_spilled_keys()), Faithful, STORY_LINES);
+        let Outcome { findings, story, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+    }
+}
+
+#[test]
+fn no_row_dies_of_a_topic_that_refuses_every_row_as_invalid() {
+    for seed in 0..30 {
+        let plan = Plan::topic_that_refuses_every_row(seed);
+        let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+        let Outcome { findings, story, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+    }
+}
+
+#[test]
 fn a_wal_budget_that_nobody_keeps_is_found() {
     let mut plan = Plan::outage_beyond_the_wal_budget(0);
     plan.wal_budget = WalBudgetLimit::Off;

@@ -168,9 +168,8 @@ impl State {
         let refused = |failure| Fate { before, is_stored: false, after, failure: Some(failure) };
         match class {
             Some(FailureClass::Operator) => return refused(operator(&mut self.seed)),
-            Some(FailureClass::Transient | FailureClass::Row) => {
-                return refused(transient_failure(&mut self.seed));
-            }
+            Some(FailureClass::Row) => return refused(invalid()),
+            Some(FailureClass::Transient) => return refused(transient_failure(&mut self.seed)),
             None => {}
         }
         if rows.iter().any(|row| self.poison.contains(row)) {

@@ -243,6 +243,12 @@ impl InboxDatabase {
         done.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
+    /// Runs a shell command as the server, in its data directory. The program reads its input to the
+    /// end first, because Postgres reports a broken pipe otherwise.
+    pub async fn execute_on_server(&self, command: &str) {
+        self.execute(&format!("COPY (SELECT 1) TO PROGRAM 'cat > /dev/null; {command}'")).await;
+    }
+
     /// Returns the single number of a query's result.
     pub async fn number(&self, sql: &str) -> i64 {
         let row = self.client().query_one(sql, &[]).await;

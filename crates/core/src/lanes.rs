@@ -14,8 +14,10 @@ mod relief;
 mod resting;
 mod spilling;
 mod table;
+mod undecided;
+mod undecided_rows;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use due::DueLanes;
@@ -29,8 +31,11 @@ use crate::lanes::lane::{
 };
 use crate::lanes::outputs::{LaneOutputs, ParkCause, RowToRecord};
 use crate::lanes::table::LaneTable;
+use crate::lanes::undecided_rows::UndecidedRows;
 use crate::message::{Message, Topic};
-use crate::publish_health::{Delivery, KeyBefore, PublishHealth, Recovery, RefusedRows};
+use crate::publish_health::{
+    Delivery, FailedDelivery, KeyBefore, PublishHealth, Recovery, RefusedRows,
+};
 use crate::random::Random;
 use crate::tracker::Ticket;
 
@@ -93,6 +98,8 @@ pub struct Lanes {
     parked_count: usize,
     /// The parked keys without a lane.
     resting: CompactParkedKeys,
+    /// Rows that were refused as invalid, until it is known whether their topic is at fault.
+    undecided: BTreeMap<Topic, UndecidedRows>,
 }
 
 impl Lanes {
@@ -114,6 +121,7 @@ impl Lanes {
             outputs: LaneOutputs::default(),
             parked_count: 0,
             resting: CompactParkedKeys::new(seed),
+            undecided: BTreeMap::new(),
         }
     }
 
@@ -184,7 +192,7 @@ impl Lanes {
     /// The time at which [`wake`](Self::wake) has work.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        self.due.next()
+        self.due.next().into_iter().chain(self.next_verdict()).min()
     }
 
     /// The next time for a timer. Ready lanes wait for `opens_at`, if that is set.
@@ -197,6 +205,7 @@ impl Lanes {
     /// Makes due lanes ready to send, and due parked keys claimable.
     pub fn wake(&mut self, now: Instant) {
         self.now = Some(now);
+        self.decide_due(now);
         while let Some((at, id)) = self.due.pop(now) {
             let lane = &mut self.table[id];
             if lane.state == (State::Waiting { until: at }) {
@@ -232,7 +241,8 @@ impl Lanes {
         let lanes = self.table.ids().map(|id| &self.table[id]);
         let holds =
             |lane: &&Lane| matches!(lane.state, State::Ready | State::Out | State::Waiting { .. });
-        lanes.filter(holds).map(|lane| Topic::clone(&lane.topic)).collect()
+        let queued = lanes.filter(holds).map(|lane| Topic::clone(&lane.topic));
+        queued.chain(self.undecided.keys().map(Topic::clone)).collect()
     }
 
     /// The topics of lanes with rows, and of parked keys that have a lane.
@@ -244,7 +254,8 @@ impl Lanes {
             State::Empty => lane.parked.is_some(),
             State::Ready | State::Out | State::Waiting { .. } => true,
         };
-        lanes.filter(holds).map(|lane| Topic::clone(&lane.topic)).collect()
+        let queued = lanes.filter(holds).map(|lane| Topic::clone(&lane.topic));
+        queued.chain(self.undecided.keys().map(Topic::clone)).collect()
     }
 
     /// Whether no row of the key is being delivered from dispatch state or is about to be.
@@ -298,6 +309,9 @@ impl Lanes {
             }
             Recovery::Everything => self.retry_soon(now, |_| true),
         }
+        if !self.undecided.is_empty() {
+            self.decide_dead(batch.topic(), now);
+        }
         let (id, count) = (batch.lane, batch.rows.len());
         debug_assert_eq!(message_ids.len(), count, "one message id a row");
         for (row, message_id) in batch.rows.into_iter().zip(message_ids) {
@@ -324,16 +338,38 @@ impl Lanes {
         if failure.class == FailureClass::Row {
             return self.refused_row(batch, failure, now);
         }
-        if !are_live(&batch.rows) {
-            return self.delivery_failed(batch, failure, failed, now);
+        self.retry_later(batch, failure, failed, now);
+    }
+
+    /// Retries a refused batch later. `failed` is the delivery, if the key is parked.
+    fn retry_later(
+        &mut self,
+        batch: Batch,
+        failure: &PublishFailure,
+        failed: Option<FailedDelivery>,
+        now: Instant,
+    ) {
+        match are_live(&batch.rows) {
+            true => self.retry_live_later(batch.lane, batch.rows, failure, now),
+            false => self.delivery_failed(batch, failure, failed, now),
         }
-        let id = batch.lane;
+    }
+
+    /// Puts refused rows from the slot back in front of their lane, and retries them later.
+    fn retry_live_later(
+        &mut self,
+        id: LaneId,
+        rows: VecDeque<Row>,
+        failure: &PublishFailure,
+        now: Instant,
+    ) {
         let is_stuck = self.is_stuck(id, failure.class, now);
         let lane = &mut self.table[id];
         lane.refusals.attempts += 1;
+        lane.refusals.code = Some(failure.code);
         let attempts = lane.refusals.attempts;
         let parked = lane.parked.is_some();
-        lane.put_back(batch.rows);
+        lane.put_back(rows);
         if parked || is_stuck || self.spill != SpillMode::Off {
             let why = self.park_cause_of(failure);
             self.park(id, &why, now);

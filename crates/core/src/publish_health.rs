@@ -11,6 +11,7 @@
 //! | [`delivery`] | the same, for callers that cannot wait | 1 s refused, 5 s silent |
 //! | [`has_stored_since`] | whether a failing lane fails alone | one later success |
 //! | [`is_row_at_fault`] | whether an attempt counts against a row | one later success of the topic |
+//! | [`is_at_fault`] | whether a topic refuses every row as invalid | 20 rows, or 3 keys of a new topic |
 //! | [`failing`] | the failure of a topic | `--park-after`, for rows recorded untried |
 //! | [`may_claim`], [`paused_topics`] | whether a parked key is tried | 5 s a topic, 2 s in an outage |
 //! | [`retry_delay`] | when a refused lane is tried | 2 s while the service seems down |
@@ -20,6 +21,7 @@
 //! [`delivery`]: PublishHealth::delivery
 //! [`has_stored_since`]: PublishHealth::has_stored_since
 //! [`is_row_at_fault`]: PublishHealth::is_row_at_fault
+//! [`is_at_fault`]: PublishHealth::is_at_fault
 //! [`failing`]: PublishHealth::failing
 //! [`may_claim`]: PublishHealth::may_claim
 //! [`paused_topics`]: PublishHealth::paused_topics
@@ -27,6 +29,7 @@
 
 mod failed_delivery;
 mod failing_topics;
+mod invalid_topics;
 mod outage_detector;
 mod success_intervals;
 mod topic_intervals;
@@ -39,6 +42,7 @@ use crate::message::Topic;
 
 use failed_delivery::FailureInterval;
 use failing_topics::{FailingTopic, FailingTopics};
+use invalid_topics::InvalidTopics;
 use outage_detector::OutageDetector;
 use topic_intervals::TopicIntervals;
 
@@ -54,6 +58,7 @@ pub(crate) struct PublishHealth {
     outage: OutageDetector,
     topic_intervals: TopicIntervals,
     failing: FailingTopics,
+    invalid: InvalidTopics,
     /// The time of the next probe during an outage.
     probe_at: Option<Instant>,
 }
@@ -89,6 +94,7 @@ impl PublishHealth {
             outage: OutageDetector::new(park_after),
             topic_intervals: TopicIntervals::default(),
             failing: FailingTopics::default(),
+            invalid: InvalidTopics::default(),
             probe_at: None,
         }
     }
@@ -102,6 +108,7 @@ impl PublishHealth {
     pub(crate) fn stored(&mut self, topic: &Topic, sent_at: Instant, now: Instant) -> Recovery {
         self.outage.answered(now);
         self.topic_intervals.stored(topic, sent_at);
+        self.invalid.stored(topic);
         let is_outage_over = self.outage.stored(sent_at, now);
         let is_topic_fixed = !self.failing.is_empty() && self.failing.stored(topic);
         match (is_outage_over, is_topic_fixed) {
@@ -123,6 +130,17 @@ impl PublishHealth {
         now: Instant,
     ) -> Option<FailedDelivery> {
         self.outage.answered(now);
+        self.note_refusal(topic, failure, rows, now)
+    }
+
+    /// Notes a refusal like [`refused`](Self::refused), for a reply that was noted before.
+    pub(crate) fn note_refusal(
+        &mut self,
+        topic: &Topic,
+        failure: &PublishFailure,
+        rows: RefusedRows,
+        now: Instant,
+    ) -> Option<FailedDelivery> {
         let is_transient = match failure.class {
             FailureClass::Row => return None,
             FailureClass::Transient => true,
@@ -148,6 +166,25 @@ impl PublishHealth {
             }
             RefusedRows::Unparked => None,
         }
+    }
+
+    /// Notes that Pub/Sub refused rows of the topic as invalid. A single row is refused with its
+    /// ordering key. Returns whether the topic refuses every row, as far as is known.
+    pub(crate) fn is_topic_invalid(
+        &mut self,
+        topic: &Topic,
+        single_row_of: Option<&str>,
+        now: Instant,
+    ) -> bool {
+        if let Some(ordering_key) = single_row_of {
+            self.invalid.refused(topic, ordering_key, now);
+        }
+        self.invalid.is_at_fault(topic)
+    }
+
+    /// Whether the topic refuses every row as invalid, as far as is known.
+    pub(crate) fn is_at_fault(&self, topic: &Topic) -> bool {
+        self.invalid.is_at_fault(topic)
     }
 
     fn failed_delivery(
@@ -220,6 +257,11 @@ impl PublishHealth {
         self.failing.get(topic)
     }
 
+    /// Whether more topics may have refused a row since they last stored one than are remembered.
+    pub(crate) fn may_forget_failing_topics(&self) -> bool {
+        self.failing.is_full()
+    }
+
     /// Has new rows of the topic recorded untried, if it waits for an operator. Otherwise the rows
     /// of its next keys would fill the budget again.
     pub(crate) fn record_untried(&mut self, topic: &Topic) {
@@ -241,10 +283,10 @@ impl PublishHealth {
         random: u32,
         now: Instant,
     ) -> Result<(), Instant> {
-        let is_outage = self.is_outage(now);
+        let seems_down = self.outage.seems_down(now);
         let Some(failing) = self.failing.get_mut(topic) else { return Ok(()) };
         if failing.operator_since.is_none() {
-            return if is_outage { self.may_claim_in_outage(random, now) } else { Ok(()) };
+            return if seems_down { self.may_claim_in_outage(random, now) } else { Ok(()) };
         }
         if now < failing.probe_at {
             let spread = self.operator.delay(failing.probes, random);
@@ -275,6 +317,19 @@ impl PublishHealth {
                 self.probe_at = Some(now + Self::PROBE_EVERY);
                 Ok(())
             }
+        }
+    }
+
+    /// The longest delay of a parked key while one key at a time is tried for all. The key is due
+    /// soon after the first success, also if it has no lane.
+    const WOKEN_WITHIN: Duration = Duration::from_secs(1);
+
+    /// The delay that dispatch state stores for a row whose delivery failed. While one key at a time
+    /// is tried for all, the key itself need not back off there.
+    pub(crate) fn stored_delay(&self, backoff: Duration, now: Instant) -> Duration {
+        match self.outage.seems_down(now) {
+            true => backoff.min(Self::WOKEN_WITHIN),
+            false => backoff,
         }
     }
 

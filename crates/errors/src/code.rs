@@ -240,7 +240,7 @@ codes! {
     ReplayRangeInvalid "replay-range-invalid": USAGE, USAGE, USAGE;
     /// A replay in place would pause more keys than one replay may.
     ReplayTooManyKeys "replay-too-many-keys": USAGE, USAGE, USAGE;
-    /// A dead row blocks the rest of a replay in place.
+    /// A dead row blocks a key of a replay in place.
     ReplayBlocked "replay-blocked": UNEXPECTED, UNEXPECTED, UNEXPECTED;
     /// A replay reached a row that Pub/Sub never accepts.
     ReplayRowRefused "replay-row-refused": UNEXPECTED, UNEXPECTED, UNEXPECTED;

@@ -83,7 +83,10 @@ impl TopicRows {
         }
         let home = format!("projects/{}/topics/", self.project);
         let names = [Some(self.topic.as_str()), self.topic.strip_prefix(&home)];
-        let names: Vec<_> = names.into_iter().flatten().map(quote_literal).collect();
+        let leads_here =
+            |name: &&str| self.template.full_topic_name(&self.project, name) == self.topic;
+        let names = names.into_iter().flatten().filter(leads_here);
+        let names: Vec<_> = names.map(quote_literal).collect();
         format!("({name}) = ANY (ARRAY[{}]::text[])", names.join(", "))
     }
 

@@ -3,26 +3,22 @@
 //! Owns the ordinary connection beside the replication connection, and reopens it when it is lost.
 //! Keeps the claims of rows in flight, because their outcomes need them.
 
+mod claiming;
 mod spilled;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, Position};
-use spilled::{Spilled, claimed_per_key};
+use spilled::Spilled;
 use tokio_postgres::error::SqlState;
-use walrelay_core::{
-    ClaimAnswer, ClaimKey, FailureClass, FailureCode, Finished, IncompleteMessage, Message,
-    NotAMessage, Outcome, PublishFailure, RowToRecord, Topic,
-};
-use walrelay_errors::{Code, Coded};
+use walrelay_core::{ClaimAnswer, ClaimKey, Finished, Outcome, RowToRecord, Topic};
+use walrelay_errors::Coded;
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlText, connect_sql, sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use crate::dispatch::{
-    Claim, ClaimLimits, ClaimedRow, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey,
-    RecordedPage,
+    Claim, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey, RecordedPage,
 };
 use crate::publication_watch::{PublicationCheck, PublicationWatch};
 use crate::relay_condition::{Condition, Reason, ReasonKind};
@@ -54,6 +50,8 @@ pub struct SessionStore {
     /// Claimed and unfinished rows by recorded id, bounded by the byte budget. Two rows may have
     /// the same position after the publication was changed.
     claims: HashMap<String, Claim>,
+    /// Keys of claims without an answer. Their rows may be leased although nobody publishes them.
+    unanswered: BTreeSet<(String, String)>,
     /// Keys with an unconfirmed hold, as of the last read.
     wanted: BTreeSet<(String, String)>,
     /// Process id that streams the slot in this session. None if there is no slot.
@@ -104,6 +102,7 @@ impl SessionStore {
             own_row: None,
             generation: None,
             claims: HashMap::new(),
+            unanswered: BTreeSet::new(),
             wanted: BTreeSet::new(),
             streaming_pid: None,
             spilled: Spilled::NONE,
@@ -285,41 +284,18 @@ impl Store for SessionStore {
         through: Position,
     ) -> Result<Vec<ClaimAnswer>, StoreFailure> {
         self.answer_holds(keys, through).await?;
-        let wanted: Vec<_> = keys.iter().map(Key::from).collect();
-        // A row in memory costs more than twice its bytes.
-        let rows = self.take_rows(&wanted, (bytes_max / 3) as u64).await?;
-        let mut claimed: HashMap<(String, String), Vec<ClaimedRow>> = HashMap::new();
-        for row in rows {
-            let key = (row.topic.clone(), row.ordering_key.clone());
-            claimed.entry(key).or_default().push(row);
+        self.release_unanswered().await?;
+        match self.take(keys, bytes_max).await {
+            Ok((answers, in_flight)) => {
+                let in_flight = in_flight.into_iter();
+                self.claims.extend(in_flight.map(|claim| (claim.event_id().to_owned(), claim)));
+                Ok(answers)
+            }
+            Err(error) => {
+                self.unanswered.extend(keys.iter().map(owned));
+                Err(error)
+            }
         }
-        let store = self.store.clone();
-        let client = self.client().await?;
-        // Read after the claim, because a key that has left the table may be live again.
-        let empty: Vec<_> =
-            keys.iter().filter(|key| !claimed.contains_key(&owned(key))).map(Key::from).collect();
-        let held = match empty.is_empty() {
-            true => Vec::new(),
-            false => store.parked(client, &empty).await.map_err(store_failure)?,
-        };
-        let mut unreadable = Vec::new();
-        let answers: Vec<_> = keys
-            .iter()
-            .map(|key| match claimed.remove(&owned(key)) {
-                Some(of_key) => self.readable(key, of_key, &mut unreadable),
-                None => ClaimAnswer { rows: Vec::new(), held_for: held_for(key, &held) },
-            })
-            .collect();
-        if !unreadable.is_empty() {
-            let outcomes: Vec<_> =
-                unreadable.iter().map(|(claim, outcome)| (Claim::clone(claim), outcome)).collect();
-            let past = self.spilled.past;
-            store
-                .finish_before(self.client().await?, &outcomes, past)
-                .await
-                .map_err(store_failure)?;
-        }
-        Ok(answers)
     }
 
     async fn due_keys(&mut self, except: &[Topic]) -> Result<Due, StoreFailure> {
@@ -448,36 +424,6 @@ impl SessionStore {
         Ok(())
     }
 
-    /// Reads spilled rows of these keys without a write, and claims rows of the other keys.
-    async fn take_rows(
-        &mut self,
-        wanted: &[Key<'_>],
-        bytes_max: u64,
-    ) -> Result<Vec<ClaimedRow>, StoreFailure> {
-        let (store, lease) = (self.store.clone(), self.lease);
-        let per_key_rows = self.spilled.per_key_rows(wanted.len(), bytes_max);
-        let readable = ClaimLimits { per_key_rows, bytes_max, lease };
-        let client = self.client().await?;
-        let mut rows = store.read_spilled(client, wanted, readable).await.map_err(store_failure)?;
-        let spilled: HashSet<_> =
-            rows.iter().map(|row| (row.topic.as_str(), row.ordering_key.as_str())).collect();
-        let others: Vec<_> = wanted
-            .iter()
-            .filter(|key| !spilled.contains(&(key.topic, key.ordering_key)))
-            .copied()
-            .collect();
-        drop(spilled);
-        let bytes: u64 = rows.iter().map(|row| row.message.len() as u64).sum();
-        if bytes < bytes_max || rows.is_empty() {
-            let left = bytes_max - bytes.min(bytes_max);
-            let share = claimed_per_key(others.len());
-            let leased = ClaimLimits { per_key_rows: share, bytes_max: left, lease };
-            rows.extend(store.claim(client, &others, leased).await.map_err(store_failure)?);
-        }
-        self.spilled.read(bytes, rows.len() as u64);
-        Ok(rows)
-    }
-
     /// Deletes some of the spilled rows that were stored before the slot had passed them. This is
     /// only cleanup. If it fails, they stay as ordinary published rows.
     async fn delete_stored(&mut self) -> Result<(), StoreFailure> {
@@ -499,68 +445,6 @@ impl SessionStore {
         }
         Ok(())
     }
-
-    /// Returns the rows of a key up to one that is not a message, because somebody has edited it by
-    /// hand. That row becomes dead, and the rows behind it are released.
-    fn readable(
-        &mut self,
-        key: &ClaimKey,
-        rows: Vec<ClaimedRow>,
-        unreadable: &mut Vec<(Claim, Outcome)>,
-    ) -> ClaimAnswer {
-        let mut messages = Vec::with_capacity(rows.len());
-        let mut is_broken = false;
-        for row in rows {
-            if is_broken {
-                unreadable.push((row.claim, Outcome::released(row.attempts)));
-                continue;
-            }
-            let topic = Topic::clone(&key.topic);
-            let event_id = row.claim.event_id();
-            match Message::from_encoded(topic, row.position, event_id, &row.message) {
-                Ok(message) => {
-                    messages.push((message, row.attempts));
-                    self.claims.insert(row.claim.event_id().to_owned(), row.claim);
-                }
-                Err(error) => {
-                    is_broken = true;
-                    let failure = Arc::new(unreadable_failure(&row.message, &error));
-                    let why = failure.message.as_str();
-                    let error_code = Code::DeadRows.name();
-                    tracing::error!(
-                        error_code,
-                        event_id,
-                        why,
-                        "row is dead: its message cannot be published"
-                    );
-                    let dead = Outcome::Dead { attempts: row.attempts, failure };
-                    unreadable.push((row.claim, dead));
-                }
-            }
-        }
-        let held_for = messages.is_empty().then_some(HELD_PAUSE);
-        ClaimAnswer { rows: messages, held_for }
-    }
-}
-
-/// Returns why the stored bytes cannot be published.
-fn unreadable_failure(message: &[u8], error: &NotAMessage) -> PublishFailure {
-    match IncompleteMessage::of(message) {
-        Some(_) => {
-            let why = "recorded without a value that is too large, and due all the same";
-            PublishFailure::new(FailureClass::Row, FailureCode::TooLarge, why)
-        }
-        None => PublishFailure::new(FailureClass::Row, FailureCode::Unreadable, error.to_string()),
-    }
-}
-
-/// Returns how long to wait with a key that had no claimable row. None if the key has no rows.
-fn held_for(key: &ClaimKey, held: &[ParkedKey]) -> Option<Duration> {
-    let same =
-        |other: &&ParkedKey| *other.topic == *key.topic && *other.ordering_key == *key.ordering_key;
-    let parked = held.iter().find(same)?;
-    let wait = parked.next_attempt_in.unwrap_or(HELD_PAUSE);
-    Some(wait.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60))
 }
 
 fn owned(key: &ClaimKey) -> (String, String) {

@@ -115,6 +115,14 @@ impl Decoder {
         }
     }
 
+    /// Whether the decoder has nearly as many relations as it keeps. Between two transactions, the
+    /// caller should connect again with a new decoder. The server then describes only the relations
+    /// that are still in use.
+    #[must_use]
+    pub fn is_nearly_full(&self) -> bool {
+        self.relations.is_nearly_full()
+    }
+
     /// The position of a keepalive as a resume position, or `None` inside a transaction.
     ///
     /// Inside a transaction, the keepalive's position says nothing about the rows already sent. It

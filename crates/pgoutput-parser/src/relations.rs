@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cursor::Cursor;
 use crate::error::{DecodeError, ExpectedBytes, Found};
-use crate::limits::{COLUMNS_KEPT_MAX, COLUMNS_MAX, NAME_BYTES_MAX, RELATIONS_MAX};
+use crate::limits::{
+    COLUMNS_KEPT_MAX, COLUMNS_MAX, NAME_BYTES_MAX, RELATIONS_MAX, RELATIONS_RESERVED,
+};
 
 /// A table, as the server last described it.
 #[derive(Debug, Clone)]
@@ -143,6 +145,12 @@ impl Relations {
             self.last_found = self.by_id.binary_search_by_key(&id, |relation| relation.id).ok()?;
         }
         self.by_id.get(self.last_found)
+    }
+
+    /// Whether little capacity is left for relations that were not described yet.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.by_id.len() >= RELATIONS_MAX - RELATIONS_RESERVED
+            || self.columns_kept >= COLUMNS_KEPT_MAX - COLUMNS_KEPT_MAX / 16
     }
 
     /// Decodes a Relation message and replaces the table's previous description.

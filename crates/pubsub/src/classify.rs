@@ -101,10 +101,13 @@ pub fn operator_fix(code: CallCode, topic: &str) -> String {
         CallCode::Unimplemented => {
             "check the endpoint: the service there does not know Pub/Sub's Publish call".to_owned()
         }
+        CallCode::InvalidArgument => format!(
+            "Pub/Sub refuses every row of topic {name} as invalid: check its schema against the \
+             payloads, and that project {project} exists"
+        ),
         CallCode::Ok
         | CallCode::Cancelled
         | CallCode::Unknown
-        | CallCode::InvalidArgument
         | CallCode::DeadlineExceeded
         | CallCode::AlreadyExists
         | CallCode::ResourceExhausted

@@ -52,6 +52,7 @@ fn execute() -> Result<(), Error> {
     let config = configuration(&environment)?;
     set_schema(config.schema).expect("no schema was set before");
     telemetry::start(&config.log);
+    telemetry::set_shard(config.shard);
     walrelay_pubsub::install_crypto_provider();
     let io = |action: &str, source| Error::Io { action: action.to_owned(), source };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -14,8 +14,8 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::Targets;
 use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
@@ -24,7 +24,9 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
 use walrelay_command_line::config::{LogConfig, LogFormat};
 use walrelay_errors::{Chain, Coded, Exit};
+use walrelay_outbox_store::Shard;
 use walrelay_reports::error::Error;
+use walrelay_reports::explain::with_shard;
 
 /// The format of this process, once [`start`] was called.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
@@ -64,14 +66,24 @@ fn targets(filter: &str) -> Targets {
     directives.parse().unwrap_or_default()
 }
 
+/// The shard that the command is about.
+static SHARD: OnceLock<Shard> = OnceLock::new();
+
+/// Sets the shard that the printed commands name.
+pub fn set_shard(shard: Shard) {
+    let _: Result<(), Shard> = SHARD.set(shard);
+}
+
 /// Reports the error that ends the process: as plain text, or as a line of the JSON log.
 pub fn report_error(error: &Error) {
+    let shard = SHARD.get().copied().unwrap_or(Shard::WHOLE);
     if FORMAT.get() != Some(&LogFormat::Json) {
         let code = error.code().name();
-        return write_plainly(&format!("error[{code}]: {}", error.report()));
+        let report = with_shard(&error.report(), shard);
+        return write_plainly(&format!("error[{code}]: {report}"));
     }
     let (exit, error_code) = (error.exit().code(), error.code().name());
-    match error.next_step().as_str() {
+    match with_shard(&error.next_step(), shard).as_str() {
         "" => tracing::error!(exit, error_code, "{}", Chain(error)),
         fix => tracing::error!(exit, error_code, fix, "{}", Chain(error)),
     }

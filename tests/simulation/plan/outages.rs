@@ -1,6 +1,6 @@
 //! Intermittent outages, and outages of one topic. No row may die of them.
 
-use walrelay_core::{FailureClass, WalBudgetLimit};
+use walrelay_core::{FailureClass, OnDead, WalBudgetLimit};
 
 use super::{Action, Plan, Scope, ms};
 
@@ -21,6 +21,39 @@ impl Plan {
         plan.lanes.max_attempts = 2;
         plan.per_key_rows = 2;
         plan.rows.keys = 40;
+        plan
+    }
+
+    /// An outage of 40 s with spilled rows of a few keys, and two rows a second.
+    pub(crate) fn outage_with_spilled_keys() -> Self {
+        let class = FailureClass::Transient;
+        let outage = Action::InjectFailure { scope: Scope::Everything, class, time: ms(40_000) };
+        let mut timeline = vec![(1_000, outage)];
+        let foreign = |step: u64| (1_500 + step * 100, Action::Foreign { bytes: 8 << 10 });
+        timeline.extend((0..395).map(foreign));
+        timeline.extend((0..90).map(|half| (half * 500, Action::Commit { rows: vec![4] })));
+        timeline.extend((0..4).map(|key| (45_500, Action::ExpectFlow { key })));
+        let mut plan = Self::calm(timeline);
+        plan.wal_budget = WalBudgetLimit::Bytes(256 << 10);
+        plan.lanes.park_after = ms(30_000);
+        plan.rows.keys = 4;
+        plan
+    }
+
+    /// One topic of two refuses every row as invalid for a minute, as if its schema had changed,
+    /// while the other topic flows.
+    pub(crate) fn topic_that_refuses_every_row(seed: u64) -> Self {
+        let class = FailureClass::Row;
+        let invalid = Action::InjectFailure { scope: Scope::Topic, class, time: ms(60_000) };
+        let mut timeline = vec![(1_000, invalid)];
+        timeline.extend((0..700).map(|tenth| (tenth * 100, Action::Commit { rows: vec![4] })));
+        timeline.push((69_000, Action::ExpectNoneDead));
+        let mut plan = Self::calm(timeline);
+        plan.lanes.on_dead = [OnDead::Continue, OnDead::Hold][usize::from(seed % 2 == 1)];
+        plan.rows.topics = 2;
+        // With `Hold`, only the first row of a key is tried.
+        plan.rows.keys = 30;
+        plan.rows.unkeyed_per_mille = 200 * (seed % 3);
         plan
     }
 

@@ -8,6 +8,7 @@ use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::maintenance::Maintenance;
 use walrelay_outbox_admin::protocols::ExistingRows;
 use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation};
+use walrelay_outbox_store::Shard;
 use walrelay_pg_client::Schema;
 use walrelay_pg_replication::Failover;
 use walrelay_relay::settings::Until;
@@ -34,6 +35,8 @@ pub struct Config {
     pub log: LogConfig,
     /// The schema of walrelay's own tables. The process sets it before the command runs.
     pub schema: Schema,
+    /// The shard that the command is about.
+    pub shard: Shard,
     /// The command to run.
     pub command: Command,
 }
@@ -47,7 +50,9 @@ impl Config {
     pub fn new(line: CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let file = line.file().map(str::to_owned);
         let CommandLine { cli, selection, origins, problems, has_json_output, schema } = line;
-        let mut builder = ConfigBuilder { environment, file, selection, origins, problems, schema };
+        let shard = Shard::WHOLE;
+        let mut builder =
+            ConfigBuilder { environment, file, selection, origins, problems, schema, shard };
         let general = cli.general;
         let level = match (general.verbose, general.quiet) {
             (true, _) => "debug",
@@ -65,7 +70,9 @@ impl Config {
         let command = builder.command(cli.command, output);
         // A command that could not be built has reported at least one problem.
         match (builder.problems.is_empty(), command) {
-            (true, Some(command)) => Ok(Self { log, schema: builder.schema, command }),
+            (true, Some(command)) => {
+                Ok(Self { log, schema: builder.schema, shard: builder.shard, command })
+            }
             (true, None) => unreachable!("a command that cannot be built names no problem"),
             (false, _) => Err(builder.problems),
         }

@@ -1,10 +1,12 @@
 //! Builds the configuration from the options, and collects its problems.
 
 use walrelay_errors::Code;
+use walrelay_outbox_store::Shard;
 use walrelay_pg_client::Schema;
 
 use super::environment::Environment;
 use super::problem::{Origins, Problem};
+use crate::options::values::looks_secret;
 
 /// Builds the parts of the configuration, and collects the problems that no single value has: those
 /// of values that contradict each other, and of files and variables. Each file in this folder adds
@@ -20,6 +22,8 @@ pub(super) struct ConfigBuilder<'a> {
     pub(super) origins: Origins,
     /// The schema of walrelay's own tables.
     pub(super) schema: Schema,
+    /// The shard that the command is about.
+    pub(super) shard: Shard,
     /// The problems found so far.
     pub(super) problems: Vec<Problem>,
 }
@@ -54,6 +58,7 @@ impl ConfigBuilder<'_> {
         code: Code,
     ) {
         let origin = self.origins.of(option).name();
+        let value = value.filter(|value| !looks_secret(value));
         let problem = Problem { option: format!("--{option}"), value, origin, allowed, code };
         // An option may be checked more than once.
         if !self.problems.contains(&problem) {

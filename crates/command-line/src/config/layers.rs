@@ -19,7 +19,7 @@ use super::file::{CONFIG, ConfigFile, Values};
 use super::problem::{Origin, Origins, Problem};
 use crate::cli::guesses::{with_right_command, with_right_option};
 use crate::cli::{self, Cli, is_option};
-use crate::options::values::may_hold_secret;
+use crate::options::values::{looks_secret, may_hold_secret};
 
 /// The option that names the schema of walrelay's own tables.
 const SCHEMA: &str = "schema";
@@ -299,7 +299,8 @@ impl Layers<'_> {
         };
         Refusal::Config(vec![Problem {
             option: name.to_owned(),
-            value: (!argument.is_some_and(may_hold_secret)).then_some(value),
+            value: (!argument.is_some_and(may_hold_secret) && !looks_secret(&value))
+                .then_some(value),
             origin: origin.and_then(Origin::name),
             allowed,
             code: Code::ConfigurationInvalid,
@@ -392,7 +393,7 @@ fn without_urls(mut error: clap::Error) -> clap::Error {
     for kind in [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand]
     {
         let is_url =
-            matches!(error.get(kind), Some(ContextValue::String(text)) if text.contains("://"));
+            matches!(error.get(kind), Some(ContextValue::String(text)) if looks_secret(text));
         if is_url {
             error.insert(kind, ContextValue::String("a URL".to_owned()));
         }

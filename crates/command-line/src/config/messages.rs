@@ -60,7 +60,7 @@ impl ConfigBuilder<'_> {
 
     /// Requires a project, unless the topic template contains one.
     pub(super) fn require_project(&mut self, router: &RouterConfig) {
-        if router.project.is_empty() && !router.topic.to_string().starts_with("projects/") {
+        if router.project.is_empty() && !router.topic.names_project() {
             let allowed =
                 "not set; needed unless --topic-template is a full projects/…/topics/… name";
             self.wrong_or_missing("project", allowed);

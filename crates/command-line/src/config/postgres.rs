@@ -54,7 +54,8 @@ impl ConfigBuilder<'_> {
 
     /// Returns the outbox, or the named shard of it.
     pub(super) fn outbox(&mut self, options: &DatabaseOptions) -> Outbox {
-        self.outbox_of(options, options.shard.unwrap_or(Shard::WHOLE))
+        self.shard = options.shard.unwrap_or(Shard::WHOLE);
+        self.outbox_of(options, self.shard)
     }
 
     /// Returns the whole outbox, for a command on all shards.

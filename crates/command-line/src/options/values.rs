@@ -72,6 +72,11 @@ pub(crate) fn may_hold_secret(argument: &Arg) -> bool {
     types.into_iter().any(|secret| parser == secret)
 }
 
+/// Returns whether a text may contain a password, whichever option it was given to by mistake.
+pub(crate) fn looks_secret(text: &str) -> bool {
+    text.contains("://") || text.to_ascii_lowercase().contains("password")
+}
+
 /// Returns a parser of one of a few words.
 pub(crate) fn word<T: Copy + Send + Sync + 'static>(
     words: &'static [(&'static str, T)],
@@ -164,7 +169,8 @@ pub(crate) fn secret(text: &str) -> Parsed<Secret> {
 
 /// Parses a consumer and its database.
 pub(crate) fn named_database(text: &str) -> Parsed<NamedDatabase> {
-    match text.split_once('=').filter(|(name, _)| !name.is_empty()) {
+    // Without a name, the first `=` is that of a parameter of the URL.
+    match text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains("://")) {
         Some((consumer, url)) => {
             Ok(NamedDatabase { consumer: consumer.to_owned(), url: Secret::new(url) })
         }
@@ -238,9 +244,11 @@ pub(crate) fn identifier(text: &str) -> Parsed<String> {
 /// Parses the name of a consumer.
 pub(crate) fn consumer_name(text: &str) -> Parsed<String> {
     let fits = |name: &str| {
-        (1..=CONSUMER_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control)
+        (1..=CONSUMER_BYTES_MAX).contains(&name.len())
+            && !name.contains(char::is_control)
+            && !name.contains("://")
     };
-    checked(text, fits, &format!("1 to {CONSUMER_BYTES_MAX} bytes of text"))
+    checked(text, fits, &format!("1 to {CONSUMER_BYTES_MAX} bytes of text, and no URL"))
 }
 
 /// Parses a project id. Empty means none.

@@ -341,6 +341,15 @@ fn secrets_are_never_printed() {
         &["status", url],
         &["status", "--endpoint", "http://relay:hunter2@pubsub"],
         &["audit", "--inbox", url],
+        &["audit", "--inbox", "postgresql://relay@db/app?password=hunter2"],
+        &["audit", "--inbox", "postgresql://relay:hunter2@db/app?sslmode=maybe"],
+        &["consumer", "status", url],
+        &["status", "--relay", url],
+        &["status", "--relay", "host=db password=hunter2"],
+        &["run", "--topic-template", url],
+        &["run", "--slot", "host=db password=hunter2"],
+        &["status", "host=db password=hunter2"],
+        &["dispatch", "list", "--status", url],
         &["trace", "id", "--inbox", &format!("billing={url}")],
     ] {
         let shown = match parse(arguments, &[]) {

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 
+use crate::failure_code::FailureCode;
 use crate::message::{Message, Topic};
 use crate::publish_health::FailedDelivery;
 use crate::tracker::Ticket;
@@ -164,6 +165,8 @@ pub(crate) struct Refusals {
     pub(crate) first: Option<Instant>,
     /// The time of the first refusal that only an operator can fix.
     pub(crate) operator_since: Option<Instant>,
+    /// The code of the last failure.
+    pub(crate) code: Option<FailureCode>,
     /// The number of rows at the head that are known to contain one that Pub/Sub refuses, or 0.
     pub(crate) suspects: usize,
     /// The batch size after a row was refused for ever or a delivery failed. It doubles with each

@@ -237,6 +237,7 @@ impl Lanes {
                 true => delay,
                 false => self.policy.redelivery.delay(attempts.max(1), self.random.next_u32()),
             };
+            let delay = self.health.stored_delay(delay, now);
             let verdict = match was_tried {
                 true if counts && attempts >= self.policy.max_attempts => Verdict::Dead,
                 true => Verdict::Again { after: Some(delay), blame },

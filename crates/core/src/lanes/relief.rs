@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::failure::FailureClass;
+use crate::failure::{FailureClass, PublishFailure};
 use crate::flow_control::budget::{Budget, BudgetLimits};
 use crate::lanes::lane::{Batch, Lane, LaneId, State};
 use crate::lanes::outputs::ParkCause;
@@ -84,8 +84,7 @@ impl Lanes {
     }
 
     fn record_failing(&mut self, topic: &Topic, lanes: Vec<LaneId>, now: Instant) {
-        let Some(failing) = self.health.failing(topic) else { return };
-        let why = ParkCause::Refused(Arc::clone(&failing.failure));
+        let Some(why) = self.refusal_of(topic, &lanes) else { return };
         // One heavy lane is a failing key and says nothing about the topic.
         if lanes.len() > 1 {
             self.health.record_untried(topic);
@@ -95,11 +94,33 @@ impl Lanes {
         }
     }
 
+    /// Why the rows of these lanes of the topic are recorded. If the failure of the topic is no
+    /// longer remembered, only its code is known.
+    fn refusal_of(&self, topic: &Topic, lanes: &[LaneId]) -> Option<ParkCause> {
+        if let Some(failing) = self.health.failing(topic) {
+            return Some(ParkCause::Refused(Arc::clone(&failing.failure)));
+        }
+        let refusals = lanes.iter().map(|id| &self.table[*id].refusals);
+        let (class, code) = refusals.into_iter().find_map(|refusals| {
+            let class = match refusals.operator_since {
+                Some(_) => FailureClass::Operator,
+                None => FailureClass::Transient,
+            };
+            Some((class, refusals.code?))
+        })?;
+        let text = "too many topics refuse rows to keep the text of each";
+        Some(ParkCause::refused(&PublishFailure::new(class, code, text)))
+    }
+
     /// Whether the lane's live rows fail although other rows are stored.
     fn fails_while_others_succeed(&self, id: LaneId) -> bool {
         let lane = &self.table[id];
         let waits = lane.sends_live_rows() && lane.holds_live_rows();
-        if !waits || self.health.failing(&lane.topic).is_none() {
+        let is_topic_failing = || {
+            self.health.failing(&lane.topic).is_some()
+                || (self.health.may_forget_failing_topics() && lane.refusals.code.is_some())
+        };
+        if !waits || !is_topic_failing() {
             return false;
         }
         // A failure that an operator has to fix is an answer of the service. For any other failure,

@@ -26,6 +26,9 @@ impl Lanes {
             return;
         }
         self.spill = spill;
+        if spill != SpillMode::Off {
+            self.decide_all(now);
+        }
         let mut spilled: Vec<_> = self.table.ids().filter(|id| self.must_spill(*id)).collect();
         spilled.sort_by_key(|id| self.table[*id].queue.front().map(|row| row.message.position()));
         for id in spilled {

@@ -12,7 +12,8 @@ use crate::message::Topic;
 ///
 /// If more topics fail at once, the one with the oldest last refusal is forgotten until it refuses
 /// again. Order and parking do not depend on the entry: they are states of each key. A forgotten
-/// topic only costs requests, because its keys are tried first and its probes start again.
+/// topic only costs requests, because its keys are tried first and its probes start again. Its lanes
+/// know that they were refused.
 pub(super) const TOPICS_MAX: usize = 1_024;
 
 /// The topics that have refused a row since they last stored one.
@@ -43,6 +44,11 @@ impl FailingTopics {
         self.topics.is_empty()
     }
 
+    /// Whether further topics may be failing.
+    pub(super) fn is_full(&self) -> bool {
+        self.topics.len() >= TOPICS_MAX
+    }
+
     pub(super) fn get(&self, topic: &Topic) -> Option<&FailingTopic> {
         self.topics.get(topic)
     }
@@ -52,7 +58,7 @@ impl FailingTopics {
     }
 
     pub(super) fn refused(&mut self, topic: &Topic, failure: &PublishFailure, now: Instant) {
-        if self.topics.len() >= TOPICS_MAX && !self.topics.contains_key(topic) {
+        if self.is_full() && !self.topics.contains_key(topic) {
             self.forget_one();
         }
         let failing = self.topics.entry(Topic::clone(topic)).or_insert_with(|| FailingTopic {

@@ -22,7 +22,7 @@ use crate::selection::ColumnFilter;
 /// The settings that turn rows into messages.
 #[derive(Debug, Clone)]
 pub struct RouterConfig {
-    /// The project of every topic that is not named in full.
+    /// The project of every topic, unless the template names one.
     pub project: String,
     /// `--topic-template`.
     pub topic: Template,
@@ -163,8 +163,7 @@ impl Router {
         let payload = row.payload()?;
         let fault = self.attributes.collect(&row)?;
         let given_id = row.text(Field::Id)?;
-        let KnownTopic { topic, is_named } =
-            topic_of(&mut self.topics, &self.config.project, &self.topic);
+        let KnownTopic { topic, is_named } = topic_of(&mut self.topics, &self.config, &self.topic);
         let ordering_key = &self.ordering_key;
         let mut parts =
             MessageParts { payload, attributes: self.attributes.encoded(), ordering_key };
@@ -194,7 +193,7 @@ impl Router {
     /// The edited message that replaces the row's own message. `dispatch edit` has already checked
     /// it.
     fn edited(&mut self, insert: &Insert<'_>, index: usize) -> Result<Option<Message>, RouteError> {
-        let RouterConfig { edited, columns, project, .. } = &self.config;
+        let RouterConfig { edited, columns, .. } = &self.config;
         if edited.is_empty() {
             return Ok(None);
         }
@@ -203,7 +202,7 @@ impl Router {
         let event_id = row.text(Field::Id)?.unwrap_or_default();
         let Some(body) = edited.0.get(event_id) else { return Ok(None) };
         expand(&layout.topic, &row, &mut self.topic)?;
-        let KnownTopic { topic, .. } = topic_of(&mut self.topics, project, &self.topic);
+        let KnownTopic { topic, .. } = topic_of(&mut self.topics, &self.config, &self.topic);
         Ok(Message::from_encoded(topic, insert.position, event_id, body).ok())
     }
 
@@ -308,17 +307,13 @@ const TOPIC_BYTES_KEPT: usize = 1_024;
 
 fn topic_of(
     topics: &mut BTreeMap<String, KnownTopic>,
-    project: &str,
+    config: &RouterConfig,
     expanded: &str,
 ) -> KnownTopic {
     if let Some(known) = topics.get(expanded) {
         return known.clone();
     }
-    let topic: Topic = if expanded.starts_with("projects/") {
-        expanded.into()
-    } else {
-        format!("projects/{project}/topics/{expanded}").into()
-    };
+    let topic: Topic = config.topic.full_topic_name(&config.project, expanded).into();
     let known = KnownTopic { is_named: limits::is_topic_name(&topic), topic };
     // An invalid name may be as long as a row, so it is not cached.
     if !known.is_named {

@@ -6,6 +6,9 @@ use std::fmt;
 /// short.
 pub(crate) const TEMPLATE_COLUMNS_MAX: usize = 7;
 
+/// The start of a topic name with a project.
+const FULL_NAME_START: &str = "projects/";
+
 /// A topic or ordering-key template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
@@ -87,11 +90,33 @@ impl Template {
         })
     }
 
+    /// Whether the text of this topic template names a project.
+    #[must_use]
+    pub fn names_project(&self) -> bool {
+        self.text.starts_with(FULL_NAME_START)
+    }
+
+    /// The full name of the topic that this template expands to. If a value contains a separator, no
+    /// topic can have the name: only the text of the template may name a project.
+    #[must_use]
+    pub fn full_topic_name(&self, project: &str, expanded: &str) -> String {
+        let literals = self.pieces.iter().filter_map(|piece| piece.part().ok());
+        let separators: usize = literals.map(separator_count).sum();
+        match self.names_project() && separator_count(expanded) == separators {
+            true => expanded.to_owned(),
+            false => format!("{FULL_NAME_START}{project}/topics/{expanded}"),
+        }
+    }
+
     /// The pieces of the template: `Ok` for literal text, `Err` for the name of a column.
     #[must_use]
     pub fn parts(&self) -> Vec<Result<&str, &str>> {
         self.pieces.iter().map(Piece::part).collect()
     }
+}
+
+fn separator_count(text: &str) -> usize {
+    text.matches('/').count()
 }
 
 impl Piece {
@@ -119,6 +144,29 @@ mod tests {
         assert_eq!(template.parts(), [Ok("a-"), Err("x"), Ok("."), Err("y")]);
         assert_eq!(Template::parse("").unwrap().parts(), []);
         assert_eq!(Template::parse("plain").unwrap().parts(), [Ok("plain")]);
+    }
+
+    #[test]
+    fn only_the_text_of_a_template_names_a_project() {
+        let full = "projects/other/topics/video";
+        for (template, expanded, name) in [
+            ("{a}", "video", Some("projects/p/topics/video")),
+            ("{a}", full, None),
+            ("{a}.events", "projects/other/topics/video.events", None),
+            ("{a}projects/q/topics/video", "projects/q/topics/video", None),
+            ("projects/q/topics/{a}", "projects/q/topics/video", Some("projects/q/topics/video")),
+            (
+                "projects/{a}/topics/video",
+                "projects/q/topics/video",
+                Some("projects/q/topics/video"),
+            ),
+            ("projects/{a}", full, None),
+            ("projects/q/topics/{a}", "projects/q/topics/video/y", None),
+        ] {
+            let found = Template::parse(template).unwrap().full_topic_name("p", expanded);
+            let is_name = crate::limits::is_topic_name(&found);
+            assert_eq!(is_name.then_some(found.as_str()), name, "{template}: {found}");
+        }
     }
 
     #[test]

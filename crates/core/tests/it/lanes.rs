@@ -2,8 +2,10 @@
 
 mod bench;
 mod failing;
+mod invalid;
 mod model;
 mod parking;
 mod resting;
 mod sick;
 mod steps;
+mod waking;

@@ -236,6 +236,33 @@ fn of_two_names_that_both_exist_the_first_counts() {
 }
 
 #[test]
+fn a_row_cannot_choose_its_project() {
+    let columns = ColumnNames { aggregate_type: named("type"), ..small() };
+    let mut table = Table::with(RouterConfig {
+        project: "p".into(),
+        topic: Template::parse("{aggregatetype}").unwrap(),
+        ordering_key: Template::parse("").unwrap(),
+        columns,
+        style: AttributeStyle::Default,
+        replay_id: None,
+        edited: EditedMessages::default(),
+        log_name: SystemIdentifierMode::Untold,
+    });
+    let mut routed = |aggregate_type| {
+        table.row(&[("id", Some("e-1")), ("type", Some(aggregate_type)), ("payload", Some("x"))])
+    };
+    let own = routed("video");
+    assert_eq!((own.fault, &**own.message.topic()), (None, "projects/p/topics/video"));
+    for value in ["projects/other/topics/video", "video/x", "/"] {
+        let other = routed(value);
+        let name = format!("projects/p/topics/{value}");
+        // The recorded name is invalid also, so that a retry does not publish the row.
+        assert_eq!(&**other.message.topic(), name);
+        assert_eq!(other.fault, Some(Fault::Topic { name }));
+    }
+}
+
+#[test]
 fn an_empty_id_is_told_apart_from_none() {
     let mut table = Table::new(small(), "");
     assert_eq!(table.row(&[("id", None), ("payload", None)]).fault, Some(Fault::NoId));

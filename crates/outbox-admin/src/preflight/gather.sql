@@ -33,6 +33,10 @@ SELECT current_setting('server_version_num')::int8 AS version_num,
        (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')
          AS wal_sender_timeout_millis,
        rolname::text AS role,
-       rolreplication OR rolsuper AS may_replicate
+       -- On Amazon RDS, no role gets the attribute, and membership in this role has its effect.
+       rolreplication OR rolsuper OR EXISTS (
+         SELECT FROM pg_catalog.pg_roles r
+          WHERE r.rolname = 'rds_replication' AND pg_has_role(current_user, r.oid, 'USAGE')
+       ) AS may_replicate
   FROM pg_catalog.pg_roles
  WHERE rolname = current_user

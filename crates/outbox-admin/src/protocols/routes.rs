@@ -56,7 +56,7 @@ impl Routes {
 #[must_use]
 pub fn constant_topic(router: &RouterConfig) -> Option<Routes> {
     let is_one = router.topic.columns().next().is_none();
-    let name = || full_name(&router.project, &router.topic.to_string());
+    let name = || router.topic.full_topic_name(&router.project, &router.topic.to_string());
     is_one.then(|| Routes { topics: [name()].into(), nowhere: None })
 }
 
@@ -95,7 +95,8 @@ pub async fn of_rows(
                 .map(|index| row.get::<_, Option<String>>(index).unwrap_or_default())
                 .collect();
             let rows = row.get::<_, i64>("rows").unsigned_abs();
-            routes.add(full_name(&router.project, &render(&template, &values)), rows);
+            let expanded = render(&template, &values);
+            routes.add(router.topic.full_topic_name(&router.project, &expanded), rows);
         }
     }
     Ok(routes)

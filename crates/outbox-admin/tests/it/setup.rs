@@ -510,6 +510,17 @@ async fn preflight_sees_what_a_role_may_not_do() {
             Code::DispatchRowsHidden,
         ]
     );
+    // Amazon RDS has this role in place of the attribute.
+    session
+        .run(
+            "DO $$ BEGIN CREATE ROLE rds_replication;
+               EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$",
+        )
+        .await;
+    session.run(&format!("GRANT rds_replication TO {role}")).await;
+    let member = problems(&findings(&relay, &options).await);
+    assert!(!member.contains(&Code::ReplicationPermissionMissing), "{member:?}");
+    session.run(&format!("REVOKE rds_replication FROM {role}")).await;
     // The statements from the findings and from docs/how-to/deploy/roles.md are enough.
     session
         .run(&format!(

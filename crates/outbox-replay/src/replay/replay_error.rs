@@ -146,12 +146,12 @@ pub enum ReplayError {
         source: Box<ReplayError>,
     },
 
-    /// Dead rows block the rest of a replay in place.
-    #[error("{rows} row(s) of replay {id} are queued behind a dead row of their key")]
+    /// Dead rows block the keys of a replay in place.
+    #[error("replay {id}: {rows} row(s) of its keys are queued behind a dead row")]
     BehindDeadRow {
         /// Id of the replay.
         id: String,
-        /// Number of remaining rows.
+        /// Number of waiting rows, replayed or live.
         rows: u64,
     },
 

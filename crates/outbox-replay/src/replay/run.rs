@@ -237,7 +237,8 @@ impl ReplayJob {
         Ok(())
     }
 
-    /// Waits until every row is published or dead, and records that the replay is done.
+    /// Waits until every row is published or dead, and records that the replay is done. Fails if a
+    /// dead row stops a key and rows of that key wait behind it.
     async fn published(
         &self,
         client: &SqlClient,
@@ -246,13 +247,14 @@ impl ReplayJob {
         let mut wait = Wait::new(self, env);
         loop {
             let rows = self.dispatch(env.settings).replayed_rows(client, &self.id).await?;
-            if rows.retrying == 0 {
+            if rows.retrying == rows.behind_dead {
+                // A pause may cover only a part of a key. The rest waits under its own ids.
+                let blocked = rows.behind_dead + rows.others_behind_dead;
+                if blocked > 0 {
+                    return Err(ReplayError::BehindDeadRow { id: self.id.clone(), rows: blocked });
+                }
                 end_replay(client, &self.id, ReplayEnd::Done, rows.finished).await?;
                 return Ok(rows);
-            }
-            if rows.retrying == rows.behind_dead {
-                let (id, rows) = (self.id.clone(), rows.retrying);
-                return Err(ReplayError::BehindDeadRow { id, rows });
             }
             wait.pass(client, RelayWork::PublishRows(rows.retrying), rows.finished).await?;
         }

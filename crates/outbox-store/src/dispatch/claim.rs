@@ -115,6 +115,39 @@ impl DispatchStore {
     }
 }
 
+impl DispatchStore {
+    /// Makes rows of these keys due that are leased or back off, at most `limit` of each key. A
+    /// claim whose answer was lost may have leased rows that nobody publishes. Rows in `in_flight`
+    /// stay leased.
+    ///
+    /// # Errors
+    ///
+    /// The server refused the statement, or the connection ended.
+    pub async fn release(
+        &self,
+        client: &Client,
+        keys: &[Key<'_>],
+        in_flight: &[&str],
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
+        client
+            .execute_typed(
+                sql!("claim.sql", "release"),
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&topics, Type::TEXT_ARRAY),
+                    (&ordering_keys, Type::TEXT_ARRAY),
+                    (&in_flight, Type::TEXT_ARRAY),
+                    (&i64::from(limit), Type::INT8),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("release rows of a claim without an answer"))
+    }
+}
+
 // One statement needs one round trip, and no transaction of ours can be lost.
 //
 // Candidates are found without locks and then locked. Locking during the search would be wrong:

@@ -95,3 +95,21 @@ WITH wanted AS (
             error_code, ctid::text AS ctid
 )
 SELECT * FROM claimed ORDER BY topic, ordering_key, commit_lsn, tx_index
+
+-- name: release
+WITH leased AS MATERIALIZED (
+  SELECT d.event_id
+    FROM unnest($2::text[], $3::text[]) AS k(topic, ordering_key)
+   CROSS JOIN LATERAL (
+     SELECT event_id
+       FROM public.app_outbox_dispatch
+      WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key AND status = 'retrying'
+        AND next_attempt_at > now() AND event_id <> ALL ($4)
+      ORDER BY next_attempt_at DESC
+      LIMIT $5
+   ) AS d
+)
+UPDATE public.app_outbox_dispatch
+   SET next_attempt_at = now()
+ WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM leased))
+   AND coalesce(status, '') = 'retrying'

@@ -62,6 +62,9 @@ pub struct ReplayedRows {
     pub retrying: u64,
     /// Retrying rows that wait behind a dead row, if dead rows stop their key.
     pub behind_dead: u64,
+    /// Other rows of the keys that wait behind a dead row of this replay, if dead rows stop their
+    /// key.
+    pub others_behind_dead: u64,
     /// Rows that Pub/Sub refused.
     pub dead: u64,
     /// Rows that Pub/Sub has stored or an operator has discarded.
@@ -381,6 +384,7 @@ impl DispatchStore {
         Ok(ReplayedRows {
             retrying: count("retrying"),
             behind_dead: count("behind_dead"),
+            others_behind_dead: count("others_behind_dead"),
             dead: count("dead"),
             finished: count("finished"),
         })

@@ -162,6 +162,23 @@ SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
             AND x.ordering_key = d.ordering_key AND x.status = 'dead'
           ORDER BY x.commit_lsn, x.tx_index
           LIMIT 1)) AS behind_dead,
+       (SELECT count(*)
+          FROM (SELECT DISTINCT topic, ordering_key
+                  FROM public.app_outbox_dispatch
+                 WHERE $3 AND slot = $1 AND replay_id = $2 AND status = 'dead'
+                   AND replay_id <> '' AND ordering_key <> '') AS k
+         CROSS JOIN LATERAL (
+            SELECT commit_lsn, tx_index
+              FROM public.app_outbox_dispatch
+             WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key AND status = 'dead'
+             ORDER BY commit_lsn, tx_index
+             LIMIT 1
+          ) AS first
+          JOIN public.app_outbox_dispatch o
+            ON o.slot = $1 AND o.topic = k.topic AND o.ordering_key = k.ordering_key
+           AND o.status = 'retrying' AND o.replay_id <> $2
+           AND (o.commit_lsn, o.tx_index) > (first.commit_lsn, first.tx_index)
+       ) AS others_behind_dead,
        count(*) FILTER (WHERE status = 'dead') AS dead,
        count(*) FILTER (WHERE status IN ('published', 'discarded')) AS finished
   FROM public.app_outbox_dispatch d

@@ -573,6 +573,8 @@ fn what_is_kept_is_bounded() {
 
     let mut decoder = Decoder::new();
     for id in 0..limits::RELATIONS_MAX {
+        let is_nearly_full = id >= limits::RELATIONS_MAX - limits::RELATIONS_RESERVED;
+        assert_eq!(decoder.is_nearly_full(), is_nearly_full, "{id}");
         assert!(decoder.decode(&relation(id, 1)).is_ok());
     }
     assert!(decoder.decode(&relation(7, 2)).is_ok(), "a known table may always change");

@@ -13,7 +13,7 @@ use walrelay_core::{
     REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX, Random, RateLimit, ReplaySelection, Router,
     RouterConfig, Topic, Tracker, WalBudget, WalBudgetLimit,
 };
-use walrelay_outbox_store::{Outbox, ParkedKey, Store as _};
+use walrelay_outbox_store::{Outbox, ParkedKey, Shard, Store as _};
 use walrelay_pg_client::PgError;
 use walrelay_pg_replication::StreamSettings;
 
@@ -63,14 +63,14 @@ pub struct SessionSettings {
     pub until: Until,
     /// The states that the run waits for.
     pub waits_for: WaitsFor,
-    /// The fix of a code, for the log and `/readyz`. Only the caller knows its own commands.
+    /// The fix of a code for a shard, for the log and `/readyz`. Only the caller knows its own commands.
     pub fix_of: FixText,
     /// The part of the stream that is published. `None` publishes everything, `Some` is a replay.
     pub selection: Option<ReplaySelection>,
 }
 
 /// Returns the fix of a code, in words for an operator.
-pub type FixText = fn(Code) -> &'static str;
+pub type FixText = fn(Code, Shard) -> String;
 
 /// The states that a run waits for, because another command ends them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl SessionSettings {
             take_over_after: relay.take_over_after,
             until,
             waits_for: WaitsFor::AllButALostSlot,
-            fix_of: |_| "",
+            fix_of: |_, _| String::new(),
             selection: None,
         };
         if let Some(rate) = relay.rate {

@@ -167,7 +167,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             Chain(error).to_string()
         };
         let code = error.code();
-        let fix = error.fix().unwrap_or_else(|| (self.settings.fix_of)(code).to_owned());
+        let shard = self.settings.outbox.shard;
+        let fix = error.fix().unwrap_or_else(|| (self.settings.fix_of)(code, shard));
         let reason = Reason::new(ReasonKind::Waiting, &*cause);
         let reason = reason.with_fix(&*fix).with_code(code.name());
         self.health.wait_for(reason.clone());

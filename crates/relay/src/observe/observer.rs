@@ -245,10 +245,10 @@ impl Observer {
         tracing::info!("draining: waiting for the replies to sent messages");
     }
 
-    /// Records that a row cannot be read. The session waits for the rows before it.
+    /// Records that the session ends at a row or message. The session waits for the rows before it.
     pub fn finishing(&mut self) {
         self.health.set_phase(Phase::Draining);
-        tracing::info!("a row cannot be read: waiting for what came before it");
+        tracing::info!("nothing more is read: waiting for the rows before");
     }
 
     /// Records a reply of Pub/Sub.

@@ -306,11 +306,12 @@ impl Flow {
 
     fn answered(&mut self, (batch, answer): Answer) {
         let now = Instant::now().into_std();
+        let answer = answer.map_err(|failure| self.lanes.judge(&batch, failure, now));
         self.observer.answered(&batch, &answer, now);
         failpoint::hit("after-reply");
         match answer {
             Ok(message_ids) => self.lanes.stored(batch, message_ids, now),
-            Err(failure) => self.lanes.refused(batch, &failure, now),
+            Err(failure) => self.lanes.refused_or_undecided(batch, &failure, now),
         }
         let outputs = self.lanes.outputs();
         for (ticket, memory) in outputs.settled.drain(..) {

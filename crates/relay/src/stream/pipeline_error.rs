@@ -34,6 +34,9 @@ pub enum PipelineError {
         #[source]
         source: DecodeError,
     },
+    /// The session knows nearly as many tables as it may. A new session knows only those in use.
+    #[error("the server has described nearly as many tables as one session remembers")]
+    ManyTables,
     /// An outbox table lacks a column.
     #[error("an outbox table does not have the columns it should")]
     Columns(#[from] MissingColumn),
@@ -122,11 +125,13 @@ impl PipelineError {
         Self::Unsendable { at: row.unwrap_or(SendFailurePosition::Behind(last)), source: error }
     }
 
-    /// Returns whether the cause is a row or message, while the server and the connection work.
+    /// Returns whether the cause is a row or message, while the server and the connection work. The
+    /// rows before it are then finished.
     pub(crate) const fn is_row_error(&self) -> bool {
         match self {
             Self::Unsendable { .. }
             | Self::Decode { .. }
+            | Self::ManyTables
             | Self::Columns(_)
             | Self::OtherTable(_)
             | Self::Row(_) => true,
@@ -160,6 +165,7 @@ impl Coded for PipelineError {
             Self::OtherTable(_) => Code::PublicationUnsuitable,
             Self::PublicationChanged { .. } => Code::PublicationChanged,
             Self::ServerStops => Code::ServerNotAccepting,
+            Self::ManyTables => Code::ConnectionBroken,
             Self::Store(failure) => failure.code(),
         }
     }

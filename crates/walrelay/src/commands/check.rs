@@ -103,6 +103,9 @@ async fn look_at_servers(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Findin
         (_, Ok(client)) => {
             let looked = async {
                 let facts = check_postgres(&client, config, &mut found).await;
+                if replication.is_ok() {
+                    found.iter_mut().for_each(with_replication);
+                }
                 if check.run.maintenance.as_ref().is_some_and(|it| it.older_than.is_some()) {
                     found.extend(retention::of(&client, &config.relay.outbox.tables).await);
                 }
@@ -167,6 +170,15 @@ async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
     replication.identify_system().await.map(drop)
 }
 
+/// Corrects the finding about the role's attribute: the replication connection was opened, and a
+/// server may have other rules than Postgres.
+fn with_replication(finding: &mut Finding) {
+    if finding.error_code() == Some(Code::ReplicationPermissionMissing) {
+        let subject = std::mem::take(&mut finding.subject);
+        *finding = Finding::passed("replication-permission", subject, "may replicate");
+    }
+}
+
 async fn check_postgres(
     client: &SqlClient,
     config: &Settings,
@@ -221,8 +233,10 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
         let is_of_it = |finding: &Finding| {
             ["slot ", "publication ", "shard "].iter().any(|it| finding.subject.starts_with(it))
         };
-        let slot = outbox.slot.clone();
-        let found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
+        let (slot, shard) = (outbox.slot.clone(), outbox.shard);
+        let mut found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
+        add_fixes(&mut found);
+        found.iter_mut().for_each(|finding| finding.fix = explain::with_shard(&finding.fix, shard));
         findings.extend(found.into_iter().filter(|finding| number == 0 || is_of_it(finding)));
         findings.extend(dead_rows::of(client, &slot).await);
         if let Some(stop) = recorded_stop::of(client, &slot).await {
@@ -361,6 +375,17 @@ fn region(pubsub: &PubSubSettings, router: &RouterConfig) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replication_connection_that_opens_proves_the_permission() {
+        let code = Code::ReplicationPermissionMissing;
+        let mut missing = Finding::error(code, "role relay", "has no REPLICATION attribute");
+        with_replication(&mut missing);
+        assert_eq!(missing.result, CheckResult::Passed("replication-permission"));
+        let mut other = Finding::error(Code::SlotLost, "slot walrelay", "is lost");
+        with_replication(&mut other);
+        assert_eq!(other.error_code(), Some(Code::SlotLost));
+    }
 
     #[test]
     fn what_could_not_be_looked_at_is_not_told_as_fine() {

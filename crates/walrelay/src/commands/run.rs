@@ -186,7 +186,7 @@ impl RelayProcess<'_> {
     ) -> Result<(), RelayError> {
         let Settings { relay, pubsub, until, .. } = &self.config.settings;
         let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
-        let settings = SessionSettings { waits_for, fix_of: explain::fix, ..settings };
+        let settings = SessionSettings { waits_for, fix_of: explain::fix_of_shard, ..settings };
         let supervisor = Supervisor {
             settings: &settings,
             server: Postgres::new(&self.config.settings, self.health.clone()),

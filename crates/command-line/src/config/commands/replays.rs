@@ -141,8 +141,7 @@ impl ConfigBuilder<'_> {
             return None;
         };
         let text = template.to_string();
-        if router.project.is_empty() && !text.starts_with("projects/") && mode != ChangeMode::DryRun
-        {
+        if router.project.is_empty() && !template.names_project() && mode != ChangeMode::DryRun {
             let allowed = "not set; needed unless --to-topic is a full projects/…/topics/… name";
             self.wrong_or_missing("project", allowed);
         }

@@ -106,6 +106,14 @@ impl LaneHarness {
         self.lanes.refused(batch, &failure(class), self.now);
     }
 
+    /// Refuses a batch as the service refuses an invalid row.
+    pub(crate) fn refuse_as_invalid(&mut self, batch: Batch) {
+        let failure = PublishFailure::new(FailureClass::Row, CallCode::InvalidArgument, "");
+        let failure = self.lanes.judge(&batch, failure, self.now);
+        self.lanes.refused_or_undecided(batch, &failure, self.now);
+        self.lanes.check();
+    }
+
     /// Pushes one row of a key and stores it at once.
     pub(crate) fn succeed(&mut self, topic: &str, key: &str) {
         self.push(topic, key, 1);

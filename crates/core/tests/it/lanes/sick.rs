@@ -105,6 +105,19 @@ fn a_topic_known_sick_has_its_new_keys_recorded_at_once() {
 }
 
 #[test]
+fn rows_of_more_missing_topics_than_are_remembered_are_recorded_for_their_weight() {
+    let mut bench = LaneHarness::new();
+    for number in 0..6_000 {
+        bench.push(&format!("missing-{number}"), "k", 1);
+    }
+    assert_eq!(bench.refuse_all(FailureClass::Operator), 6_000);
+    bench.lanes.relieve(SHARE, bench.now);
+    let recorded = bench.taken_to_record();
+    assert!(recorded.len() >= 1_000, "{} of 6000 recorded", recorded.len());
+    bench.lanes.check();
+}
+
+#[test]
 fn an_answer_is_judged_by_the_clock_though_nothing_else_is_published() {
     let mut bench = LaneHarness::new();
     bench.push("missing", "quiet", 3);

@@ -38,6 +38,30 @@ async fn a_claim_gives_rows_in_order_and_leases_them() {
 }
 
 #[tokio::test]
+async fn rows_of_a_claim_without_an_answer_are_claimed_again_at_once_and_rows_in_flight_are_not() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let rows = [
+        row("first", at(1, 0), "k", NOW),
+        row("second", at(2, 0), "k", BEHIND),
+        row("loose", at(3, 0), "", NOW),
+        row("in flight", at(4, 0), "", NOW),
+        row("of another key", at(5, 0), "k2", LATER),
+    ];
+    store.park(&mut session, &rows).await.unwrap();
+    let keys = [key("k"), key("")];
+    assert_eq!(store.claim(&session, &keys, LIMITS).await.unwrap().len(), 4);
+    assert!(store.claim(&session, &keys, LIMITS).await.unwrap().is_empty());
+
+    let released = store.release(&session, &keys, &["in flight"], 100).await.unwrap();
+    assert_eq!(released, 3);
+    let mut again = store.claim(&session, &keys, LIMITS).await.unwrap();
+    again.sort_by_key(|row| row.position);
+    assert_eq!(ids(&again), ["first", "second", "loose"]);
+    assert!(store.claim(&session, &[key("k2")], LIMITS).await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_key_whose_head_is_not_due_gives_nothing() {
     let (_database, mut session) = migrated().await;
     let store = store();

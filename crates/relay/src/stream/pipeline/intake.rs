@@ -77,6 +77,9 @@ impl Flow {
                 feedback.received(commit.end_lsn);
                 tracker.seal(commit.boundary(), continuity.commit());
                 recorded_rows.reached(commit.end_lsn);
+                if decoder.is_nearly_full() {
+                    return Err(PipelineError::ManyTables);
+                }
             }
             Change::Relation(relation) => {
                 continuity.relation(relation.id);

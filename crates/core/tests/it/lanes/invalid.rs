@@ -1,0 +1,196 @@
+//! Rows that Pub/Sub refuses as invalid: one bad row among others, or every row of a topic.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use walrelay_core::{FailureClass, FailureCode, LanePolicy, OnDead, Outcome, RecordReason};
+
+use super::bench::{LaneHarness, failure, policy};
+
+const TICK: Duration = Duration::from_millis(50);
+
+fn bench(on_dead: OnDead) -> LaneHarness {
+    LaneHarness::with(LanePolicy { on_dead, ..policy() })
+}
+
+/// The number of rows recorded as dead since the last call.
+fn dead(bench: &mut LaneHarness) -> usize {
+    let recorded = bench.taken_to_record();
+    recorded.iter().filter(|row| matches!(row.reason, RecordReason::Dead { .. })).count()
+}
+
+/// Refuses every row of all topics for a while.
+fn refuse_everything(bench: &mut LaneHarness, time: Duration) {
+    let until = bench.now + time;
+    while bench.now < until {
+        while let Some(batch) = bench.batch() {
+            bench.refuse_as_invalid(batch);
+        }
+        bench.pass(TICK);
+    }
+}
+
+/// Stores all rows, and returns their numbers by key, in the order of the requests.
+fn store_everything(bench: &mut LaneHarness) -> BTreeMap<String, Vec<u64>> {
+    let mut stored: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for _ in 0..1_000 {
+        for batch in bench.batches() {
+            let numbers = batch.messages().map(|message| message.position().commit_lsn.as_u64());
+            stored.entry(batch.ordering_key().to_owned()).or_default().extend(numbers);
+            bench.store(batch);
+        }
+        bench.pass(TICK);
+    }
+    stored
+}
+
+#[test]
+fn rows_of_a_topic_that_refuses_every_row_wait_and_are_retried_in_order() {
+    for on_dead in [OnDead::Continue, OnDead::Hold] {
+        for (keys, rows) in [(1, 100), (2, 50), (3, 1), (20, 5), (300, 2)] {
+            for stored_before in [false, true] {
+                let case = format!("{on_dead:?} {keys} {rows} {stored_before}");
+                // A row that holds its key is the only one of the key that is refused.
+                let refused = if on_dead == OnDead::Hold { keys } else { keys * rows };
+                if refused < 20 && (stored_before || keys < 3) {
+                    continue;
+                }
+                let mut bench = bench(on_dead);
+                if stored_before {
+                    bench.succeed("orders", "before");
+                }
+                for key in 0..keys {
+                    bench.push("orders", &format!("k{key}"), rows);
+                }
+                refuse_everything(&mut bench, Duration::from_secs(3));
+                assert_eq!(dead(&mut bench), 0, "{case}");
+                let stored = store_everything(&mut bench);
+                assert_eq!(dead(&mut bench), 0, "{case}");
+                assert_eq!(stored.len(), keys as usize, "{case}");
+                for numbers in stored.values() {
+                    assert_eq!(numbers.len(), rows as usize, "{case}");
+                    assert!(numbers.is_sorted(), "{case}: {numbers:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_without_a_key_of_a_topic_that_refuses_every_row_wait() {
+    let mut bench = LaneHarness::new();
+    bench.succeed("orders", "before");
+    bench.push("orders", "", 100);
+    refuse_everything(&mut bench, Duration::from_secs(3));
+    assert_eq!(dead(&mut bench), 0);
+    assert_eq!(store_everything(&mut bench)[""].len(), 100);
+}
+
+#[test]
+fn new_rows_of_a_topic_that_refuses_every_row_wait_behind_the_refused_ones() {
+    let mut bench = LaneHarness::new();
+    for _ in 0..20 {
+        bench.push("orders", "a", 3);
+        bench.push("orders", "b", 1);
+        bench.push("orders", "c", 1);
+        refuse_everything(&mut bench, 2 * TICK);
+    }
+    assert_eq!(dead(&mut bench), 0);
+    let stored = store_everything(&mut bench);
+    assert!(stored["a"].len() == 60 && stored["a"].is_sorted(), "{stored:?}");
+}
+
+#[test]
+fn an_invalid_row_is_dead_once_another_row_of_its_topic_is_stored() {
+    for other in ["bad", "other", ""] {
+        let mut bench = LaneHarness::new();
+        bench.push("orders", "bad", 1);
+        let batch = bench.batch().unwrap();
+        bench.refuse_as_invalid(batch);
+        assert_eq!(dead(&mut bench), 0, "it is not known yet");
+        bench.succeed("payments", "k");
+        assert_eq!(dead(&mut bench), 0, "another topic shows nothing");
+        bench.succeed("orders", other);
+        assert_eq!(dead(&mut bench), 1, "{other:?}");
+    }
+}
+
+#[test]
+fn a_lone_invalid_row_is_dead_after_a_moment() {
+    for on_dead in [OnDead::Continue, OnDead::Hold] {
+        for key in ["bad", ""] {
+            let mut bench = bench(on_dead);
+            bench.push("orders", key, 1);
+            let batch = bench.batch().unwrap();
+            bench.refuse_as_invalid(batch);
+            assert_eq!(bench.due_in(), Some(Duration::from_secs(2)));
+            bench.pass(Duration::from_millis(1_900));
+            assert_eq!(dead(&mut bench), 0);
+            bench.pass(Duration::from_millis(100));
+            assert_eq!(dead(&mut bench), 1, "{on_dead:?} {key:?}");
+        }
+    }
+}
+
+#[test]
+fn invalid_rows_among_good_ones_are_dead_however_many_they_are() {
+    for on_dead in [OnDead::Continue, OnDead::Hold] {
+        let mut bench = bench(on_dead);
+        let mut found = 0;
+        for number in 0..200 {
+            bench.push("orders", &format!("bad{number}"), 1);
+            let batch = bench.batch().unwrap();
+            bench.refuse_as_invalid(batch);
+            if number % 2 == 1 {
+                bench.succeed("orders", "good");
+            }
+            found += dead(&mut bench);
+        }
+        assert_eq!(found, 200, "{on_dead:?}");
+    }
+}
+
+#[test]
+fn an_invalid_row_of_dispatch_state_is_dead_or_waits_for_its_topic() {
+    let mut bench = LaneHarness::new();
+    bench.park("orders", "k", None);
+    bench.pass(Duration::ZERO);
+    bench.claim(&[(100, 0)]);
+    let batch = bench.batch().unwrap();
+    bench.refuse_as_invalid(batch);
+    assert!(bench.finished().is_empty(), "it is not known yet");
+    bench.pass(Duration::from_secs(2));
+    let outcome = bench.finished().pop().map(|row| row.outcome);
+    assert!(matches!(outcome, Some(Outcome::Dead { .. })), "{outcome:?}");
+
+    let mut bench = LaneHarness::new();
+    for key in ["a", "b", "c"] {
+        bench.park("orders", key, None);
+    }
+    bench.pass(Duration::ZERO);
+    for row in 100..103 {
+        bench.claim(&[(row, 0)]);
+    }
+    for batch in bench.batches() {
+        bench.refuse_as_invalid(batch);
+    }
+    bench.pass(Duration::from_secs(5));
+    let outcomes: Vec<_> = bench.finished().into_iter().map(|row| row.outcome).collect();
+    let waits = |outcome: &Outcome| {
+        matches!(outcome, Outcome::Again { attempts: 0, failure: Some(failure), .. }
+            if matches!(failure.code, FailureCode::Call(_)))
+    };
+    assert!(outcomes.len() == 3 && outcomes.iter().all(waits), "{outcomes:?}");
+}
+
+#[test]
+fn rows_before_a_row_that_may_be_stored_are_dead() {
+    let mut bench = LaneHarness::new();
+    bench.push("orders", "k", 1);
+    let first = bench.batch().unwrap();
+    bench.refuse_as_invalid(first);
+    bench.push("orders", "k", 1);
+    let second = bench.batch().unwrap();
+    bench.lanes.refused_or_undecided(second, &failure(FailureClass::Transient), bench.now);
+    assert_eq!(dead(&mut bench), 1, "the second may be stored although its reply was lost");
+}

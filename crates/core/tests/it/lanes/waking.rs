@@ -1,0 +1,79 @@
+//! Parked keys after an outage, with the due times that dispatch state stores.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use walrelay_core::{ClaimAnswer, LanePolicy, Outcome, Topic};
+
+use super::bench::{LaneHarness, policy};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn nothing(held_for: Option<Duration>) -> ClaimAnswer {
+    ClaimAnswer { rows: Vec::new(), held_for }
+}
+
+#[test]
+fn after_an_outage_every_parked_key_is_delivered_within_two_seconds() {
+    const TICK: Duration = Duration::from_millis(100);
+    let steps = ["before", "down", "up"];
+    for (keys, seconds) in [(1, 40), (4, 40), (4, 5), (30, 90)] {
+        let mut bench = LaneHarness::with(LanePolicy { park_after: SECOND * 30, ..policy() });
+        bench.succeed("orders", "well");
+        let names: Vec<String> = (0..keys).map(|number| format!("k{number}")).collect();
+        // The time in dispatch state at which the row of each key is due.
+        let mut due: BTreeMap<String, Instant> = BTreeMap::new();
+        for key in &names {
+            bench.lanes.load_spilled(&Topic::from("orders"), key, Some(SECOND), bench.now);
+            due.insert(key.clone(), bench.now + SECOND);
+        }
+        let end = bench.now + SECOND * seconds;
+        let mut delivered = 0;
+        for step in steps {
+            let until = match step {
+                "before" => bench.now,
+                "down" => end,
+                _ => end + SECOND * 2,
+            };
+            while bench.now < until {
+                bench.pass(TICK);
+                for key in bench.claims() {
+                    let at = due[&*key.ordering_key];
+                    match at <= bench.now {
+                        true => bench.answer(&key, &[(7, 0)]),
+                        false => {
+                            let nothing = nothing(Some(at - bench.now));
+                            bench.lanes.claimed(key.lane, nothing, bench.now);
+                        }
+                    }
+                }
+                for batch in bench.batches() {
+                    match step {
+                        "down" => bench.refuse(batch),
+                        _ => bench.store(batch),
+                    }
+                }
+                for row in bench.finished() {
+                    match row.outcome {
+                        Outcome::Again { after: Some(after), .. } => {
+                            due.insert(row.message.ordering_key().to_owned(), bench.now + after);
+                        }
+                        Outcome::Published { .. } => {
+                            delivered += 1;
+                            due.insert(
+                                row.message.ordering_key().to_owned(),
+                                bench.now + SECOND * 99,
+                            );
+                        }
+                        _ => {}
+                    }
+                }
+                if step == "up" && delivered == 0 {
+                    // A live key succeeds, as it does when rows flow again.
+                    bench.succeed("orders", "well");
+                }
+            }
+        }
+        assert_eq!(delivered, keys, "{keys} keys, {seconds} s");
+    }
+}
