@@ -18,7 +18,7 @@ use walrelay_inbox::{
     UnfinishedRebuild, conflicting_foreign_keys,
 };
 use walrelay_outbox_replay::SettledRows;
-use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
+use walrelay_pg_client::{SqlClient, SqlError, connect_outbox};
 use walrelay_relay::failpoint;
 
 use crate::event_batch::EventBatch;
@@ -311,7 +311,7 @@ impl Filling<'_> {
     /// after this pass.
     async fn reader(&mut self) -> Result<(RowsReader, SettledRows), RebuildError> {
         self.round += 1;
-        let client = connect_sql(&self.rows.refill.settings.connect).await?;
+        let client = connect_outbox(&self.rows.refill.settings.connect).await?;
         let snapshot = outbox_row_check::now(&client).await?;
         // The snapshot sees every transaction below the oldest running one.
         let oldest = snapshot.split(':').next().and_then(|xid| xid.parse().ok());

@@ -13,7 +13,9 @@ use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
-use walrelay_outbox_store::{Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
+use walrelay_outbox_store::{
+    Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, describe_children, migrations,
+};
 use walrelay_pg_client::{
     QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema, sql,
 };
@@ -117,6 +119,10 @@ impl InitPlan {
         steps.extend(options.outbox.tables.iter().map(|table| InitStep {
             title: format!("partitions of {table}, if it is partitioned"),
             sql: registration_sql(table, options.partition_by),
+        }));
+        steps.extend(options.outbox.tables.iter().map(|table| InitStep {
+            title: format!("table {table}: without inheritance children"),
+            sql: children_guard_sql(table),
         }));
         steps.push(InitStep {
             title: format!("publication {}", options.outbox.publication),
@@ -309,6 +315,30 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Admi
     Ok(parts)
 }
 
+/// Refuses an outbox table with inheritance children, because no slot streams their rows.
+fn children_guard_sql(table: &QualifiedName) -> String {
+    let name = quote_literal(&table.to_string());
+    let some = ["CHILD".to_owned()];
+    let (problem, fix) = describe_children(&table.to_string(), &some).unwrap_or_default();
+    let (problem, fix) = (quote_literal(&problem), quote_literal(&fix));
+    // spliced: the name of the table, in a script that takes no parameters.
+    format!(
+        "DO $walrelay$
+DECLARE
+  children text;
+BEGIN
+  SELECT string_agg(i.inhrelid::regclass::text, ', ') INTO children
+    FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
+   WHERE i.inhparent = to_regclass({name}) AND c.relkind <> 'p';
+  IF children IS NOT NULL THEN
+    RAISE EXCEPTION 'table % %', {name}, replace({problem}, 'CHILD', children)
+      USING ERRCODE = 'WR001', HINT = replace({fix}, 'CHILD', children);
+  END IF;
+END
+$walrelay$;"
+    )
+}
+
 /// Returns SQL that creates the publication, or adds missing tables to it. Never drops a
 /// publication, because a slot fails for ever at WAL from a time without its publication.
 ///
@@ -404,9 +434,11 @@ const PUBLISHED: &str = "WITH (publish = 'insert', publish_via_partition_root = 
 fn plain(options: &InitOptions) -> (String, String, Vec<String>) {
     let Outbox { publication, tables, .. } = &options.outbox;
     let name = quote_identifier(publication);
-    let create =
-        format!("CREATE PUBLICATION {name} FOR TABLE {}\n      {PUBLISHED}", names(tables));
-    let add = tables.iter().map(|table| format!("ALTER PUBLICATION {name} ADD TABLE {table}"));
+    // Without ONLY, the server would add the inheritance children of a table.
+    let listed: Vec<String> = tables.iter().map(|table| format!("ONLY {table}")).collect();
+    let listed = listed.join(", ");
+    let create = format!("CREATE PUBLICATION {name} FOR TABLE {listed}\n      {PUBLISHED}");
+    let add = tables.iter().map(|table| format!("ALTER PUBLICATION {name} ADD TABLE ONLY {table}"));
     (String::new(), create, add.collect())
 }
 
@@ -428,7 +460,7 @@ fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<Strin
         declared.join(",\n")
     );
     let entry = |(number, table): (usize, &QualifiedName)| {
-        let table = quote_literal(&format!("{table} WHERE ("));
+        let table = quote_literal(&format!("ONLY {table} WHERE ("));
         format!("{table} || filters[{}] || ')'", number + 1)
     };
     let entries: Vec<String> = tables.iter().enumerate().map(entry).collect();

@@ -20,14 +20,14 @@ use walrelay_pg_client::{
 };
 
 use archiver::{ArchivedRows, Archiver, PruneSession};
-use condition::{Condition, condition, refusal};
+use condition::{Condition, condition, is_old, refusal};
 use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
 use retaining_slot::log_retaining_slot;
 
 use super::operator::{AdminSession, Change, Operator, PrunableTable, Step};
 use super::preconditions::{every_shard, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
-use super::table_columns::column_of;
+use super::table_columns::{column_of, time_column_of};
 use super::table_rows::TableRows;
 use crate::archive::{Archive, ArchiveStore};
 use walrelay_outbox_replay::{AdminError, read_operation};
@@ -253,12 +253,11 @@ async fn condition_on(
     table: &QualifiedName,
 ) -> Result<Condition, ProtocolError> {
     let id = column_of(client, table, &order.columns.id).await?;
-    let occurred_at = match &order.columns.occurred_at {
-        Some(names) => column_of(client, table, names).await?,
-        None => String::new(),
-    };
-    let (text, seconds) = (condition(&id, &occurred_at), order.older_than.as_secs_f64());
-    Ok(Condition { table: table.clone(), text, seconds, id, occurred_at })
+    let (occurred_at, time) =
+        time_column_of(client, table, order.columns.occurred_at.as_ref()).await?;
+    let is_old = is_old(&occurred_at, time);
+    let (text, seconds) = (condition(table, &id, &is_old), order.older_than.as_secs_f64());
+    Ok(Condition { table: table.clone(), text, is_old, seconds, id, occurred_at })
 }
 
 /// Counts the rows that may be deleted, and finds the partitions that may be dropped.
