@@ -20,7 +20,7 @@ use walrelay_pg_client::{
 };
 
 use archiver::{ArchivedRows, Archiver, PruneSession};
-use condition::{Condition, condition, is_old, refusal};
+use condition::{Condition, may_go, refusal};
 use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
 use retaining_slot::log_retaining_slot;
 
@@ -255,9 +255,8 @@ async fn condition_on(
     let id = column_of(client, table, &order.columns.id).await?;
     let (occurred_at, time) =
         time_column_of(client, table, order.columns.occurred_at.as_ref()).await?;
-    let is_old = is_old(&occurred_at, time);
-    let (text, seconds) = (condition(table, &id, &is_old), order.older_than.as_secs_f64());
-    Ok(Condition { table: table.clone(), text, is_old, seconds, id, occurred_at })
+    let (may_go, seconds) = (may_go(table, &id), order.older_than.as_secs_f64());
+    Ok(Condition { table: table.clone(), may_go, seconds, id, occurred_at, time })
 }
 
 /// Counts the rows that may be deleted, and finds the partitions that may be dropped.
@@ -265,7 +264,7 @@ async fn prunable(
     client: &SqlClient,
     condition: &Condition,
 ) -> Result<PrunableTable, ProtocolError> {
-    let Condition { table, text, seconds, .. } = condition;
+    let (Condition { table, seconds, .. }, text) = (condition, condition.text("$1"));
     let refused = |error| refusal(table, error);
     let DroppedPartitions { names: partitions, later, .. } =
         droppable_partitions(client, condition).await?;
@@ -365,7 +364,7 @@ impl PruneSession<'_> {
         condition: &Condition,
         excluded: &str,
     ) -> Result<u64, ProtocolError> {
-        let Condition { table, text, seconds, .. } = condition;
+        let (Condition { table, seconds, .. }, text) = (condition, condition.text("$1"));
         // spliced: the table, and the condition on its rows.
         let statement = format!(
             "DELETE FROM {table} o USING (

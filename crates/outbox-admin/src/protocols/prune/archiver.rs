@@ -106,8 +106,7 @@ impl<'a> Archiver<'a> {
         &self,
         excluded: &str,
     ) -> Result<Option<ArchivedObject>, ProtocolError> {
-        let Condition { text, seconds, .. } = self.condition;
-        let text = text.replace("$1", &seconds.to_string());
+        let text = self.condition.text(&self.condition.seconds.to_string());
         let name = ObjectName::Time(SystemTime::now());
         let selection = format!("({text}) AND {excluded}");
         let Selection { object, too_large } = self.archive_selection(&selection, name).await?;
@@ -120,7 +119,7 @@ impl<'a> Archiver<'a> {
 
     /// Deletes the rows of an object, if they may still be deleted.
     pub(super) async fn delete(&self, object: &ArchivedObject) -> Result<u64, ProtocolError> {
-        let Condition { table, text, seconds, .. } = self.condition;
+        let (Condition { table, seconds, .. }, text) = (self.condition, self.condition.text("$1"));
         let (places, identities) = places_of(&object.rows_found);
         // spliced: the table and the condition on its rows.
         let statement = format!(

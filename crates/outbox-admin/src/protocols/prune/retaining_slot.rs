@@ -14,7 +14,7 @@ pub(super) async fn log_retaining_slot(
     let oldest = client.query_opt(sql!("retaining_slot.sql", "oldest_record"), &[]).await;
     let Some(oldest) = oldest.map_err(PgError::from)? else { return Ok(()) };
     let (slot, is_there): (String, bool) = (oldest.get("slot"), oldest.get("is_there"));
-    let Condition { table, seconds, is_old, .. } = condition;
+    let (Condition { table, seconds, .. }, is_old) = (condition, condition.is_old("$1"));
     let is_settled = is_settled_sql("c.xmin", "$2::text::xid8");
     let is_own = own_rows_sql(table, "c");
     // spliced: the table and the condition on its column.
