@@ -7,15 +7,14 @@
 //! that is older than its publication fails at the first change, for ever. The plan refuses to
 //! create such a slot.
 
+mod children_guard;
 mod rows_guard;
 
 use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
-use walrelay_outbox_store::{
-    Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, describe_children, migrations,
-};
+use walrelay_outbox_store::{Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
 use walrelay_pg_client::{
     QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema, sql,
 };
@@ -122,7 +121,7 @@ impl InitPlan {
         }));
         steps.extend(options.outbox.tables.iter().map(|table| InitStep {
             title: format!("table {table}: without inheritance children"),
-            sql: children_guard_sql(table),
+            sql: children_guard::sql(table),
         }));
         steps.push(InitStep {
             title: format!("publication {}", options.outbox.publication),
@@ -313,30 +312,6 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Admi
     let slot = read_slot(client, &options.outbox.slot).await?;
     parts.push(Part { name: format!("slot {}", options.outbox.slot), is_present: slot.is_some() });
     Ok(parts)
-}
-
-/// Refuses an outbox table with inheritance children, because no slot streams their rows.
-fn children_guard_sql(table: &QualifiedName) -> String {
-    let name = quote_literal(&table.to_string());
-    let some = ["CHILD".to_owned()];
-    let (problem, fix) = describe_children(&table.to_string(), &some).unwrap_or_default();
-    let (problem, fix) = (quote_literal(&problem), quote_literal(&fix));
-    // spliced: the name of the table, in a script that takes no parameters.
-    format!(
-        "DO $walrelay$
-DECLARE
-  children text;
-BEGIN
-  SELECT string_agg(i.inhrelid::regclass::text, ', ') INTO children
-    FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
-   WHERE i.inhparent = to_regclass({name}) AND c.relkind <> 'p';
-  IF children IS NOT NULL THEN
-    RAISE EXCEPTION 'table % %', {name}, replace({problem}, 'CHILD', children)
-      USING ERRCODE = 'WR001', HINT = replace({fix}, 'CHILD', children);
-  END IF;
-END
-$walrelay$;"
-    )
 }
 
 /// Returns SQL that creates the publication, or adds missing tables to it. Never drops a

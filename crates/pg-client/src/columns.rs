@@ -17,8 +17,8 @@ pub struct TableColumn {
     pub type_modifier: i32,
 }
 
-/// How a column holds a time. A `timestamp` is a time in UTC, in the stream and in the table, whatever
-/// the time zone of the server is.
+/// How a column holds a time. A `timestamp` is a time in UTC, in the stream and in the table. The time
+/// zone of the server has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeType {
     /// `timestamp with time zone`.

@@ -1,7 +1,7 @@
 //! The settings that determine the text of values.
 
-/// The settings with which every value has the text that the relay publishes and archives, whatever
-/// the settings of the role and the database are. The router reads these formats.
+/// The settings with which every value has the text that the relay publishes and archives. The router
+/// reads these formats. They replace the settings of the role and the database.
 pub const VALUE_FORMATS: [(&str, &str); 6] = [
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),

@@ -105,7 +105,7 @@ impl Decoder {
             MessageKind::Message => self.message(cursor).map(Change::Message),
             MessageKind::Type => {
                 let described = whole(cursor, Type::parse)?;
-                self.domains.learn(&described);
+                self.domains.learn(described.id, (described.namespace, described.name));
                 Ok(Change::Type(described))
             }
             MessageKind::Origin => {

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::cursor::Cursor;
 use crate::error::{DecodeError, ExpectedBytes, Found};
 use crate::limits::{COLUMNS_KEPT_MAX, COLUMNS_MAX, NAME_BYTES_MAX, RELATIONS_MAX};
-use crate::message::Type;
 
 /// A table, as the server last described it.
 #[derive(Debug, Clone)]
@@ -154,13 +153,13 @@ const BASE_TYPES: [(&str, u32); 13] = [
 
 impl Domains {
     /// Learns a type. A table has at most [`COLUMNS_MAX`] columns, so more types are not kept.
-    pub(crate) fn learn(&mut self, described: &Type<'_>) {
-        let base = BASE_TYPES.iter().find(|(name, _)| *name == described.name);
-        if described.namespace == "pg_catalog"
+    pub(crate) fn learn(&mut self, id: u32, (namespace, name): (&str, &str)) {
+        let base = BASE_TYPES.iter().find(|(base, _)| *base == name);
+        if namespace == "pg_catalog"
             && let Some((_, base)) = base
             && self.0.len() < COLUMNS_MAX
         {
-            self.0.push((described.id, *base));
+            self.0.push((id, *base));
         }
     }
 

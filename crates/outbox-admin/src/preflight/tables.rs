@@ -90,6 +90,7 @@ pub(super) fn time_problem(
             format!(
                 "column {column} is {column_type}, so its values are published as UTC, and sessions write them in {zone}"
             ),
+            // spliced: the names, in a text for a person.
             format!(
                 "ALTER TABLE {table} ALTER COLUMN {quoted} TYPE timestamptz, which reads existing values in the time zone of \
                  the session; or write times in UTC"
@@ -99,7 +100,7 @@ pub(super) fn time_problem(
             format!(
                 "column {column} is {column_type}, not a timestamp: no command can select rows by their time, and prune refuses"
             ),
-            "name a column of the type timestamptz with --column-occurred-at".to_owned(),
+            "name a column of the type timestamptz as the time of the event".to_owned(),
         )),
     }
 }

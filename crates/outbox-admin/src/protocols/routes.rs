@@ -94,6 +94,7 @@ pub async fn of_rows(
         let filter = read_row_filter(client, outbox, table).await?;
         let filter = filter.as_deref().unwrap_or("true");
         let groups: Vec<_> = (1..=columns.len()).map(|number| number.to_string()).collect();
+        // spliced: the table, its columns and the row filter.
         let sql = format!(
             "SELECT {}, count(*) AS rows FROM {table} t WHERE {is_own} AND ({filter})
               GROUP BY {} LIMIT {TOPICS_MAX}",

@@ -34,8 +34,8 @@ impl Condition {
     }
 }
 
-/// Returns the SQL condition for rows that may be deleted, whatever their age. It uses the oldest `settled_xid` of all
-/// relays, so that each relay can still recover its own rows.
+/// Returns the SQL condition for rows that may be deleted at any age. It uses the oldest
+/// `settled_xid` of all relays, so that each relay can still recover its own rows.
 pub(super) fn may_go(table: &QualifiedName, id: &str) -> String {
     let event_id = text_form_sql(&format!("c.{}", quote_identifier(id)));
     let is_own = own_rows_sql(table, "c");
