@@ -122,7 +122,7 @@ async fn a_domain_has_the_type_below_it_in_the_stream_and_in_the_table() {
     let published = world.pubsub.emulator().published(&topic("video.events"));
     assert!(published.len() >= 4, "{}", published.len());
     for message in &published {
-        assert_eq!(message.data(), [0x0a, 0x05, 0x00, 0xff]);
+        assert_eq!(message.data().to_vec(), [0x0a, 0x05, 0x00, 0xff]);
         assert_eq!(message.key(), "v   ");
         let attributes: std::collections::BTreeMap<_, _> =
             message.attributes().into_iter().collect();
