@@ -224,6 +224,12 @@ BEGIN
     LANGUAGE plpgsql
     SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp -- last: named nowhere, a temporary type called text comes first
+    SET datestyle = 'ISO' -- the text of values never depends on the session
+    SET intervalstyle = 'postgres'
+    SET timezone = 'UTC'
+    SET bytea_output = 'hex'
+    SET extra_float_digits = 1
+    SET lc_monetary = 'C'
   AS $capture$
   DECLARE
     aggregatetype CONSTANT text := TG_ARGV[0];
@@ -293,7 +299,8 @@ BEGIN
   $capture$;
 
   -- Creates or replaces the capture triggers of a table. The caller must own the table. Without
-  -- columns, all columns are published, including columns that a later ALTER TABLE adds.
+  -- columns, all columns are published, including columns that a later ALTER TABLE adds. A partition
+  -- that is added later has the trigger for rows. Call the function again to refuse its TRUNCATE.
   CREATE FUNCTION public.app_outbox_capture(
     captured regclass, aggregatetype text, id_column text, columns text[] DEFAULT '{}')
     RETURNS void
@@ -302,7 +309,13 @@ BEGIN
   DECLARE
     missing text;
     call text;
+    truncated regclass;
   BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
+                WHERE i.inhparent = captured AND c.relkind <> 'p') THEN
+      RAISE EXCEPTION '% has inheritance children, whose rows its triggers do not capture', captured
+        USING ERRCODE = 'wrong_object_type', HINT = 'Detach them (ALTER TABLE … NO INHERIT), or use a partitioned table.';
+    END IF;
     SELECT quote_ident(c.name) INTO missing FROM unnest(id_column || columns) AS c(name)
      WHERE NOT EXISTS (
        SELECT FROM pg_catalog.pg_attribute AS a
@@ -322,9 +335,12 @@ BEGIN
     EXECUTE format(
       'CREATE OR REPLACE TRIGGER app_outbox_capture AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW ',
       captured) || call;
-    EXECUTE format(
-      'CREATE OR REPLACE TRIGGER app_outbox_capture_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT ',
-      captured) || call;
+    -- A partition can be truncated alone, and has no trigger of its parent FOR EACH STATEMENT.
+    FOR truncated IN SELECT captured UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(captured) AS t LOOP
+      EXECUTE format(
+        'CREATE OR REPLACE TRIGGER app_outbox_capture_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT ',
+        truncated) || call;
+    END LOOP;
   END
   $install$;
 

@@ -87,13 +87,20 @@ BEGIN
   -- The caller needs SELECT on the table. Of a batch, only the first row may wait for its
   -- aggregate, because a transaction that holds other locks while it waits deadlocks with writers.
   -- The row is read after its aggregate is locked, and without a lock on the row. So the last event
-  -- of an aggregate is never older than its row.
+  -- of an aggregate is never older than its row. The condition is evaluated in the time
+  -- zone UTC.
   CREATE FUNCTION public.app_outbox_snapshot(
     source regclass, aggregatetype text, id_column text, event_type text DEFAULT 'snapshot',
     columns text[] DEFAULT '{}', condition text DEFAULT 'true', include_versioned boolean DEFAULT false,
     batch_rows int DEFAULT 100, restart boolean DEFAULT false,
     OUT events bigint, OUT skipped bigint, OUT last_id text, OUT is_done boolean, OUT written bigint)
     LANGUAGE plpgsql
+    SET datestyle = 'ISO' -- the text of values never depends on the session
+    SET intervalstyle = 'postgres'
+    SET timezone = 'UTC'
+    SET bytea_output = 'hex'
+    SET extra_float_digits = 1
+    SET lc_monetary = 'C'
   AS $snapshot$
   #variable_conflict use_variable
   DECLARE

@@ -203,6 +203,12 @@ BEGIN
     LANGUAGE plpgsql
     SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
+    SET datestyle = 'ISO' -- the text of values never depends on the session
+    SET intervalstyle = 'postgres'
+    SET timezone = 'UTC'
+    SET bytea_output = 'hex'
+    SET extra_float_digits = 1
+    SET lc_monetary = 'C'
     SET lock_timeout = '100ms' -- whoever waits for the lock of the outbox blocks producers
   AS $drop$
   #variable_conflict use_variable
@@ -231,7 +237,7 @@ BEGIN
       'SELECT NOT EXISTS (SELECT FROM %1$s) AS is_empty,
               EXISTS (SELECT FROM %1$s AS c
                        WHERE (c.%3$I < now() - $1) IS NOT TRUE OR age(c.xmin) <= $2)
-              OR EXISTS (SELECT FROM public.app_outbox_dispatch AS d JOIN %1$s AS c ON c.%2$I::text = d.event_id
+              OR EXISTS (SELECT FROM public.app_outbox_dispatch AS d JOIN %1$s AS c ON concat(c.%2$I) COLLATE "default" = d.event_id
                           WHERE d.status IN (''retrying'', ''dead'')) AS is_needed',
       partition, id_column, time_column)
       INTO answer USING older_than, oldest_settled;
@@ -239,7 +245,7 @@ BEGIN
       RETURN false;
     END IF;
     IF expected_rows IS NOT NULL THEN
-      EXECUTE format('SELECT count(*) AS rows, coalesce(sum(hashtextextended(c.%2$I::text, 0)), 0) AS checksum FROM %1$s AS c',
+      EXECUTE format('SELECT count(*) AS rows, coalesce(sum(hashtextextended(concat(c.%2$I), 0)), 0) AS checksum FROM %1$s AS c',
                      partition, id_column) INTO answer;
       IF answer.rows <> expected_rows OR answer.checksum IS DISTINCT FROM expected_checksum THEN
         RETURN false;
@@ -394,7 +400,7 @@ BEGIN
       JOIN pg_class AS s ON s.oid = d.objid AND s.relkind = 'S'
      WHERE d.refobjid = outbox AND d.deptype = 'a';
     SELECT afterwards
-           || coalesce(array_agg(format('ALTER PUBLICATION %I DROP TABLE %s', p.pubname, '%1$s')), '{}')
+           || coalesce(array_agg(format('ALTER PUBLICATION %I DROP TABLE ONLY %s', p.pubname, '%1$s')), '{}')
            || coalesce(array_agg(format('ALTER PUBLICATION %I SET (publish_via_partition_root = true)', p.pubname))
                          FILTER (WHERE NOT p.pubviaroot), '{}')
            || coalesce(array_agg(format('ALTER PUBLICATION %I ADD TABLE %s%s', p.pubname, parent,

@@ -26,7 +26,7 @@ BEGIN
 
   -- The view uses the permissions and policies of the querying role. It leaves payloads out.
   CREATE VIEW public.app_event_ledger WITH (security_invoker = true) AS
-    SELECT o.id::text AS event_id, o.aggregatetype AS aggregate_type, o.aggregateid AS aggregate_id,
+    SELECT concat(o.id) AS event_id, o.aggregatetype AS aggregate_type, o.aggregateid AS aggregate_id,
            o.event_type, o.version, o.occurred_at,
            -- The same comparison as in `prune`: every transaction below the horizon is settled.
            coalesce((SELECT bool_or(age(o.xmin) > age(r.settled_xid::xid))
@@ -35,10 +35,10 @@ BEGIN
            c.consumer, i.status AS inbox_status, i.attempts AS inbox_attempts, i.error_code AS inbox_error,
            i.commit_lsn, i.tx_index, i.message_id, i.publish_time, i.received_at, i.done_at
       FROM public.app_outbox AS o
-      LEFT JOIN public.app_outbox_dispatch AS d ON d.event_id = o.id::text
+      LEFT JOIN public.app_outbox_dispatch AS d ON d.event_id = concat(o.id)
       LEFT JOIN public.app_inbox_consumer AS c ON true
       LEFT JOIN public.app_inbox AS i
-        ON i.consumer = c.consumer AND i.generation = c.generation AND i.event_id = o.id::text;
+        ON i.consumer = c.consumer AND i.generation = c.generation AND i.event_id = concat(o.id);
 
   -- On Supabase, the internet reaches the schema public through these two roles.
   REVOKE ALL ON public.app_event_ledger FROM PUBLIC;

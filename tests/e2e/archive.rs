@@ -28,6 +28,17 @@ impl Directory {
     pub(super) fn path(&self) -> &str {
         self.0.to_str().expect("a path in UTF-8")
     }
+
+    /// Returns the lines of all objects.
+    pub(super) fn lines(&self) -> Vec<Value> {
+        let tables = std::fs::read_dir(&self.0).expect("a directory").flatten();
+        let files =
+            tables.filter_map(|table| std::fs::read_dir(table.path()).ok()).flatten().flatten();
+        let files = files.map(|file| file.path());
+        let read = Command::new("gzip").arg("-dc").args(files).output().expect("gzip starts");
+        let text = String::from_utf8(read.stdout).expect("UTF-8");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
 }
 
 impl Drop for Directory {

@@ -549,7 +549,7 @@ impl Store for SessionTable {
     async fn watch(&mut self) -> Result<PublicationCheck, StoreFailure> {
         let up_to = Lsn::new(self.table.server.wal_end());
         self.table.command("watch", || self.refuse_other_generation()).await??;
-        Ok(PublicationCheck::Intact { up_to })
+        Ok(PublicationCheck::Intact { up_to, unpublished: None })
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {

@@ -26,8 +26,8 @@ use walrelay_outbox_replay::replay::{
     ReplayOrder,
 };
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, SqlError, TableAccess, backend_pid, connect_sql, in_schema,
-    refuse_hidden_rows,
+    QualifiedName, SqlClient, SqlError, TableAccess, backend_pid, connect_outbox, connect_sql,
+    in_schema, own_rows_sql, refuse_hidden_rows,
 };
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
@@ -214,7 +214,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             matching: ColumnFilter { aggregate_types, ..Default::default() },
             dead_rows: *dead_rows,
         };
-        let mut client = connect_sql(&settings.connect).await?;
+        let mut client = connect_outbox(&settings.connect).await?;
         let published = async {
             let mut job = ReplayJob::plan(&client, settings, order).await?;
             job.left_out = Some(to_apply.left_out.clone());
@@ -269,7 +269,7 @@ async fn settled(rows: &RowsToApply) -> Result<Lsn, RebuildError> {
 /// Checks that the outbox has rows and that the topic exists, before anything is emptied.
 async fn check_outbox(config: &OutboxRows) -> Result<(), RebuildError> {
     let OutboxRows { settings, topic, .. } = config;
-    let client = connect_sql(&settings.connect).await?;
+    let client = connect_outbox(&settings.connect).await?;
     let checked = async {
         refuse_without_rows(&client, &settings.relay.outbox.tables).await?;
         Ok(routes::refuse_missing(&client, settings, topic).await?)
@@ -291,7 +291,8 @@ async fn refuse_without_rows(
     refuse_hidden_rows(client, tables, TableAccess::Read).await?;
     if client.query_one(replays, &[]).await.map_err(failed)?.get(0) {
         for name in tables {
-            let sql = format!("SELECT EXISTS (SELECT FROM {name})");
+            let is_own = own_rows_sql(name, "t");
+            let sql = format!("SELECT EXISTS (SELECT FROM {name} t WHERE {is_own})");
             has_rows |= client.query_one(&sql, &[]).await.map_err(failed)?.get::<_, bool>(0);
         }
     }

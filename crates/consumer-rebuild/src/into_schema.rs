@@ -19,7 +19,7 @@ use walrelay_inbox::{
     UnfinishedRebuild, conflicting_foreign_keys,
 };
 use walrelay_outbox_replay::SettledRows;
-use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
+use walrelay_pg_client::{SqlClient, SqlError, connect_outbox};
 use walrelay_relay::failpoint;
 
 use crate::event_batch::EventBatch;
@@ -312,7 +312,7 @@ impl Filling<'_> {
     /// Returns a reader of the rows committed since the last pass, and the rows that are settled
     /// after this pass.
     async fn reader(&mut self) -> Result<(RowsReader, SettledRows), RebuildError> {
-        let client = connect_sql(&self.rows.refill.settings.connect).await?;
+        let client = connect_outbox(&self.rows.refill.settings.connect).await?;
         // No commit begins at the next byte, so the rows of each pass are behind no row that is
         // still to be published.
         let next = Lsn::new(self.position.as_u64() + 1);

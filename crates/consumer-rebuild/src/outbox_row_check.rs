@@ -12,14 +12,14 @@ use walrelay_inbox::operator::admin;
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, EarlierEvents};
 use walrelay_outbox_admin::protocols::routes;
-use walrelay_outbox_replay::recovery::table;
+use walrelay_outbox_replay::recovery::table_of_all_shards;
 use walrelay_outbox_replay::replay::{DeadRows, RoutedRows};
 use walrelay_outbox_replay::{
-    LeftOutRows, OutboxSlots, Scope, SettledRows, SourceTable, TopicRows, UnsettledRows,
+    LeftOutRows, OutboxSlots, Scope, SettledRows, TopicRows, UnsettledRows,
 };
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_pg_client::{
-    SqlClient, SqlError, TableAccess, connect_sql, own_table, refuse_hidden_rows,
+    SqlClient, SqlError, TableAccess, connect_outbox, own_table, refuse_hidden_rows,
 };
 use walrelay_pubsub::Subscriber;
 
@@ -155,7 +155,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         order: &OutboxRows,
         (wanted, delivered): (&Wanted, Delivered),
     ) -> Result<RowsToApply, RebuildError> {
-        let client = connect_sql(&order.settings.connect).await?;
+        let client = connect_outbox(&order.settings.connect).await?;
         let checked = Box::pin(check_with(&client, order, (wanted, delivered))).await;
         client.close().await;
         let (rows, problems) = checked?;
@@ -218,7 +218,9 @@ impl RowsToApply {
         let relay = &refill.settings.relay;
         let mut tables = Vec::new();
         for name in &relay.outbox.tables {
-            tables.push(left_out.of(table(client, name, &relay.router.columns).await?));
+            let of_outbox = (&relay.outbox, name);
+            let found = table_of_all_shards(client, of_outbox, &relay.router.columns).await?;
+            tables.push(left_out.of(found));
         }
         let mut router = relay.router.clone();
         router.topic = routes::template(&refill.topic)?;
@@ -285,10 +287,11 @@ impl Problems {
     ) -> Result<(), RebuildError> {
         let relay = &order.settings.relay;
         for name in &relay.outbox.tables {
-            let found = table(client, name, &relay.router.columns).await?;
+            let of_outbox = (&relay.outbox, name);
+            let found = table_of_all_shards(client, of_outbox, &relay.router.columns).await?;
             let having = slots.having(&found, &[DispatchStatus::Dead]);
-            let filter = format!("{} AND {having}", topic.filter(&found));
-            let dead = SourceTable { row_filter: Some(filter), ..found };
+            let condition = format!("{} AND {having}", topic.filter(&found));
+            let dead = found.with_condition(&condition);
             let rows = unsettled(order, now(client).await?, wanted);
             self.rows += rows.count(client, &dead).await?;
             for event_id in rows.ids(client, &dead, NAMED_MAX).await? {

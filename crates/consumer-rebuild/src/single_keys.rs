@@ -7,7 +7,7 @@ use walrelay_envelope::Lsn;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_inbox::{InboxError, Keys, LostEvents, OutboxApplier};
 use walrelay_outbox_replay::{Scope, SettledRows};
-use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
+use walrelay_pg_client::{SqlClient, SqlError, connect_outbox};
 use walrelay_relay::failpoint;
 
 use crate::event_batch::EventBatch;
@@ -129,7 +129,7 @@ impl Attempt<'_> {
 
     /// Returns a reader of the rows that are committed by now, and their position.
     async fn reader(&self) -> Result<(RowsReader, Lsn), RebuildError> {
-        let outbox = connect_sql(&self.rows.refill.settings.connect).await?;
+        let outbox = connect_outbox(&self.rows.refill.settings.connect).await?;
         let position = self.rows.position(&outbox).await?;
         let snapshot = outbox_row_check::now(&outbox).await?;
         let reader = self.rows.reader(&outbox, snapshot, self.wanted).await;

@@ -8,6 +8,7 @@ pub(super) mod idle_keys;
 pub(super) mod key_rebuild;
 pub(super) mod live_foreign_keys;
 pub(super) mod outbox_applier;
+pub mod outbox_trace;
 pub(super) mod pending_counts;
 pub mod prunable_rows;
 pub(super) mod reset_key;

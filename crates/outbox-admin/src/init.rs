@@ -7,6 +7,7 @@
 //! that is older than its publication fails at the first change, for ever. The plan refuses to
 //! create such a slot.
 
+mod children_guard;
 mod rows_guard;
 
 use serde::Serialize;
@@ -117,6 +118,10 @@ impl InitPlan {
         steps.extend(options.outbox.tables.iter().map(|table| InitStep {
             title: format!("partitions of {table}, if it is partitioned"),
             sql: registration_sql(table, options.partition_by),
+        }));
+        steps.extend(options.outbox.tables.iter().map(|table| InitStep {
+            title: format!("table {table}: without inheritance children"),
+            sql: children_guard::sql(table),
         }));
         steps.push(InitStep {
             title: format!("publication {}", options.outbox.publication),
@@ -404,9 +409,11 @@ const PUBLISHED: &str = "WITH (publish = 'insert', publish_via_partition_root = 
 fn plain(options: &InitOptions) -> (String, String, Vec<String>) {
     let Outbox { publication, tables, .. } = &options.outbox;
     let name = quote_identifier(publication);
-    let create =
-        format!("CREATE PUBLICATION {name} FOR TABLE {}\n      {PUBLISHED}", names(tables));
-    let add = tables.iter().map(|table| format!("ALTER PUBLICATION {name} ADD TABLE {table}"));
+    // Without ONLY, the server would add the inheritance children of a table.
+    let listed: Vec<String> = tables.iter().map(|table| format!("ONLY {table}")).collect();
+    let listed = listed.join(", ");
+    let create = format!("CREATE PUBLICATION {name} FOR TABLE {listed}\n      {PUBLISHED}");
+    let add = tables.iter().map(|table| format!("ALTER PUBLICATION {name} ADD TABLE ONLY {table}"));
     (String::new(), create, add.collect())
 }
 
@@ -428,7 +435,7 @@ fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<Strin
         declared.join(",\n")
     );
     let entry = |(number, table): (usize, &QualifiedName)| {
-        let table = quote_literal(&format!("{table} WHERE ("));
+        let table = quote_literal(&format!("ONLY {table} WHERE ("));
         format!("{table} || filters[{}] || ')'", number + 1)
     };
     let entries: Vec<String> = tables.iter().enumerate().map(entry).collect();

@@ -27,7 +27,7 @@ pub use init::{
 pub use preflight::{
     CheckResult, ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable,
     LeftoverRecord, PreflightRequest, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
-    TableFacts, UpgradeFacts, assess, gather, preflight,
+    TableFacts, TimeWarning, UpgradeFacts, assess, gather, preflight,
 };
 pub use resharding::{
     ReshardingPhase, ReshardingRefusal, ReshardingStep, ShardSlots, UnfinishedResharding,

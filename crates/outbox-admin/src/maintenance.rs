@@ -11,7 +11,7 @@ use walrelay_core::ColumnNames;
 use walrelay_errors::{Chain, Code, Coded as _};
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::Outbox;
-use walrelay_pg_client::{ConnectConfig, QualifiedName, SqlClient, TableAccess, connect_sql};
+use walrelay_pg_client::{ConnectConfig, QualifiedName, SqlClient, TableAccess, connect_outbox};
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::retention_metrics::RetentionMetrics;
 
@@ -95,7 +95,7 @@ impl MaintenanceTask {
     }
 
     async fn run_once(&self, metrics: &RetentionMetrics) -> Result<Maintained, ProtocolError> {
-        let client = connect_sql(&self.connect).await?;
+        let client = connect_outbox(&self.connect).await?;
         let has_partitions = self.keep_partitions(&client, metrics).await;
         let maintained = match self.maintenance.older_than {
             Some(age) => self.steps_on(&client, age, metrics).await.map(Maintained::Rows),

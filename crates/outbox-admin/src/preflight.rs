@@ -26,7 +26,9 @@ pub use facts::{
 };
 pub use finding::{CheckResult, Finding};
 pub use gather::gather;
+pub(crate) use gather::time_warnings;
 pub use request::{ColumnRole, ExpectedColumn, PreflightRequest};
+pub use tables::TimeWarning;
 
 /// Reads the facts and assesses them.
 ///

@@ -60,7 +60,9 @@ pub enum AdminError {
     },
 
     /// A moment was named, and the table does not say when its events were.
-    #[error("{table} has no column of the event's time, so no time can select its rows")]
+    #[error(
+        "{table} has no column of the event's time, or the column is not a timestamp, so no time can select its rows"
+    )]
     NoTimeColumn {
         /// The table.
         table: String,

@@ -43,6 +43,7 @@ pub use rows::encoding::{
     SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, read_unchecked_database,
 };
 pub use rows::large_values::ServerEncoding;
+pub use rows::row_filter::read_row_filter;
 pub use rows::source_row::{SourceRow, SourceValue, read_server_text};
 pub use rows::unsendable::{TransactionRow, TransactionRows, rows_of_transaction};
 pub use rows::unsettled_rows::{

@@ -12,7 +12,7 @@ use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, Template};
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{SCHEMA, SqlError, in_schema};
-use walrelay_pg_client::{quote_identifier, quote_literal, sql};
+use walrelay_pg_client::{quote_identifier, quote_literal, sql, text_form_sql};
 
 use crate::admin_error::AdminError;
 use crate::rows::unsettled_rows::SourceTable;
@@ -39,8 +39,7 @@ impl LeftOutRows {
         let having = self.slots.having(&table, &self.statuses);
         let (by_template, by_edit) =
             (self.topic.filter(&table), self.slots.edited_to(&table, self.topic.topic()));
-        let filter = format!("({by_template} OR {by_edit}) AND NOT {having}");
-        SourceTable { row_filter: Some(filter), ..table }
+        table.with_condition(&format!("({by_template} OR {by_edit}) AND NOT {having}"))
     }
 }
 
@@ -76,8 +75,7 @@ impl TopicRows {
             name.push_str(&match part {
                 Ok(literal) => quote_literal(literal),
                 Err(column) => {
-                    let column = quote_identifier(&self.column(table, column));
-                    format!("coalesce({column}::text, '')")
+                    text_form_sql(&format!("t.{}", quote_identifier(&self.column(table, column))))
                 }
             });
         }
@@ -164,9 +162,9 @@ impl OutboxSlots {
     fn edited_to(&self, table: &SourceTable, topic: &str) -> String {
         // spliced: the name of the id's column, and values of a row filter, which takes no parameters.
         format!(
-            "t.{}::text IN (SELECT d.event_id FROM {SCHEMA}.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
+            "{} IN (SELECT d.event_id FROM {SCHEMA}.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
                AND d.replay_id = '' AND d.edited_at IS NOT NULL AND d.topic = {})",
-            quote_identifier(&table.id),
+            table.event_id(),
             text_array(self.0.iter().map(String::as_str)),
             quote_literal(topic)
         )
@@ -179,9 +177,9 @@ impl OutboxSlots {
         // spliced: the name of the id's column, and values of a row filter, which takes no parameters.
         format!(
             "EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
-               AND d.replay_id = '' AND d.event_id = t.{}::text AND d.status = ANY ({}))",
+               AND d.replay_id = '' AND d.event_id = {} AND d.status = ANY ({}))",
             text_array(self.0.iter().map(String::as_str)),
-            quote_identifier(&table.id),
+            table.event_id(),
             text_array(statuses.iter().map(|status| status.as_str()))
         )
     }

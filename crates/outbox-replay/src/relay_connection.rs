@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_pg_client::{ConnectConfig, Stream};
+use walrelay_pg_client::{ConnectConfig, Stream, VALUE_FORMATS};
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::settings::{PubSubSettings, RelaySettings};
@@ -23,15 +23,7 @@ pub async fn open_replication(
     relay: &RelaySettings,
 ) -> Result<ReplicationConnection<Stream>, RelayError> {
     let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
-    // Rows must arrive as text in the formats that the router reads, independent of the settings of
-    // the role or the database.
-    let settings = [
-        ("wal_sender_timeout", sender_timeout.as_str()),
-        ("DateStyle", "ISO"),
-        ("TimeZone", "UTC"),
-        ("bytea_output", "hex"),
-        ("IntervalStyle", "postgres"),
-        ("extra_float_digits", "1"),
-    ];
+    let own = [("wal_sender_timeout", sender_timeout.as_str())];
+    let settings: Vec<_> = own.into_iter().chain(VALUE_FORMATS).collect();
     ReplicationConnection::connect(connect, &settings).await.map_err(RelayError::Connect)
 }

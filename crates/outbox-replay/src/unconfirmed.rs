@@ -5,7 +5,9 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
-use walrelay_pg_client::{QualifiedName, TableAccess, quote_identifier, refuse_hidden_rows, sql};
+use walrelay_pg_client::{
+    QualifiedName, TableAccess, own_rows_sql, quote_identifier, refuse_hidden_rows, sql,
+};
 
 use crate::admin_error::AdminError;
 
@@ -54,8 +56,11 @@ pub async fn count_unsettled_rows(
     settled_xid: u64,
 ) -> Result<u64, AdminError> {
     refuse_hidden_rows(client, std::slice::from_ref(table), TableAccess::Read).await?;
-    let sql =
-        format!("SELECT count(*) AS rows FROM {table} WHERE age(xmin) <= age($1::text::xid8::xid)");
+    let is_own = own_rows_sql(table, "t");
+    // spliced: the table.
+    let sql = format!(
+        "SELECT count(*) AS rows FROM {table} t WHERE age(t.xmin) <= age($1::text::xid8::xid) AND {is_own}"
+    );
     let row = client
         .query_typed_one(&sql, &[(&settled_xid.to_string(), Type::TEXT)])
         .await

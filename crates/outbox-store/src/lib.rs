@@ -29,8 +29,8 @@ pub use dispatch::{
 pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
 pub use outbox::{Outbox, read_table_ids};
 pub use publication_watch::{
-    LeftOutTable, PublicationCheck, PublicationWatch, read_left_out_table, read_noted_publication,
-    read_publication_gap,
+    LeftOutTable, PublicationCheck, PublicationWatch, describe_children, read_left_out_table,
+    read_noted_publication, read_publication_gap,
 };
 pub use relay_condition::{Condition, Reason, ReasonKind, StoredCondition};
 pub use relay_row::{

@@ -10,9 +10,12 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Row};
 
+use walrelay_errors::Code;
+
 use crate::anchor::read_recorded_system_identifier;
+use crate::relay_condition::{Reason, ReasonKind};
 use crate::store_error::StoreError;
-use walrelay_pg_client::{QualifiedName, SqlText, quote_identifier, sql};
+use walrelay_pg_client::{QualifiedName, SqlText, own_rows_sql, quote_identifier, sql};
 
 /// The result of a check of the publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub enum PublicationCheck {
     Intact {
         /// The position.
         up_to: Lsn,
+        /// Why an outbox table has rows that the publication cannot publish, if it has some.
+        unpublished: Option<Reason>,
     },
     /// A transaction is changing it, and has not committed yet.
     Changing,
@@ -129,7 +134,10 @@ impl PublicationWatch {
             // mark that is seen twice only locked the row.
             if marks.iter().all(|mark| finished.contains(&mark.of)) {
                 return Ok(match self.compare(&rows) {
-                    Ok(()) => PublicationCheck::Intact { up_to },
+                    Ok(()) => PublicationCheck::Intact {
+                        up_to,
+                        unpublished: rows.iter().find_map(unpublished_reason),
+                    },
                     Err(what) => PublicationCheck::Changed { what },
                 });
             }
@@ -210,6 +218,33 @@ impl PublicationWatch {
         }
         Ok(TableIdentity { table: row.get("quoted"), identity: row.get("identity") })
     }
+}
+
+/// Names the inheritance children of an outbox table, if it has some: why that is a problem, and its
+/// fix. A slot streams the rows of a table and of its partitions, and never those of its children.
+/// All names are quoted.
+#[must_use]
+pub fn describe_children(table: &str, children: &[String]) -> Option<(String, String)> {
+    let first = children.first()?;
+    let problem = format!(
+        "has inheritance children, whose rows are never published: {}",
+        children.join(", ")
+    );
+    // spliced: the names, in a text for a person.
+    let fix = format!(
+        "let producers write to {table}; then for each child, in one transaction: INSERT INTO {table} SELECT * FROM {first}, \
+         and ALTER TABLE {first} NO INHERIT {table}; a table of an extension that adds chunks cannot be an outbox: use a \
+         plain or a partitioned table"
+    );
+    Some((problem, fix))
+}
+
+/// Returns the same for a running relay.
+fn unpublished_reason(row: &Row) -> Option<Reason> {
+    let table: &str = row.get("quoted");
+    let (problem, fix) = describe_children(table, &row.get::<_, Vec<String>>("children"))?;
+    let reason = Reason::new(ReasonKind::UnpublishedRows, format!("table {table} {problem}"));
+    Some(reason.with_fix(fix).with_code(Code::OutboxTableUnsuitable.name()))
 }
 
 /// Returns why rows may be missing from the stream of this slot: the publication or a table of it
@@ -306,9 +341,11 @@ async fn may_lack_rows(
         return Ok(true);
     }
     let settled: &str = changed.get("settled_xid");
+    let is_own = own_rows_sql(table, "t");
     // spliced: the table, and a number that the server sent.
     let unsettled = format!(
-        "SELECT EXISTS (SELECT FROM {table} t WHERE age(t.xmin) BETWEEN 0 AND age('{settled}'::xid8::xid)) AS is_unsettled"
+        "SELECT EXISTS (SELECT FROM {table} t
+                         WHERE age(t.xmin) BETWEEN 0 AND age('{settled}'::xid8::xid) AND {is_own}) AS is_unsettled"
     );
     let row = client.query_typed_one(&unsettled, &[]).await;
     Ok(row.map_err(StoreError::sql("look for rows that are not settled"))?.get("is_unsettled"))

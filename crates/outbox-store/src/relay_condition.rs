@@ -44,6 +44,8 @@ pub enum ReasonKind {
     WalBudget,
     /// A topic refuses messages until an operator acts.
     TopicRefused,
+    /// An outbox table has rows that no slot streams.
+    UnpublishedRows,
 }
 
 /// A reason why rows do not flow.

@@ -392,7 +392,7 @@ impl Store for SessionStore {
         self.refuse_other_generation().await?;
         match self.watch.clone() {
             Some(watch) => watch.look(self.client().await?).await.map_err(store_failure),
-            None => Ok(PublicationCheck::Intact { up_to: Lsn::new(u64::MAX) }),
+            None => Ok(PublicationCheck::Intact { up_to: Lsn::new(u64::MAX), unpublished: None }),
         }
     }
 

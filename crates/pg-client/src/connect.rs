@@ -25,6 +25,7 @@ use crate::error::{PgError, TlsError};
 use crate::server_error::ServerErrorKind;
 use crate::stream::Stream;
 use crate::tls::{client_config, server_name};
+use crate::value_formats::value_formats_sql;
 
 /// TCP keepalive settings. They detect a peer that vanished without a FIN after 15 + 3 × 5 s. No
 /// timer of ours watches the connection while a query waits for its answer.
@@ -53,6 +54,18 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
 /// server's answer is returned in preference to a network error.
 pub async fn connect_sql(config: &ConnectConfig) -> Result<SqlClient, PgError> {
     open_session(config, &SqlStartup).await
+}
+
+/// Connects for SQL that reads rows of an outbox. Values have the same text as in the replication
+/// stream, so that they can be compared with event ids and keys on record.
+///
+/// # Errors
+///
+/// As for [`connect_sql`].
+pub async fn connect_outbox(config: &ConnectConfig) -> Result<SqlClient, PgError> {
+    let client = connect_sql(config).await?;
+    client.batch_execute(&value_formats_sql()).await?;
+    Ok(client)
 }
 
 /// A client for ordinary SQL, with the task that drives its socket. Dropping the client ends the

@@ -12,6 +12,7 @@ mod conninfo;
 mod error;
 mod names;
 mod row_security;
+mod row_sql;
 mod schema;
 mod secret;
 mod server_error;
@@ -20,11 +21,14 @@ mod settled_sql;
 mod sql_error;
 mod stream;
 mod tls;
+mod value_formats;
 
 pub use blockers::{Blockers, backend_pid, blockers, cancel_statement};
 pub use cancellable::run_cancellable;
-pub use columns::{TableColumn, read_columns};
-pub use connect::{SessionCheck, SessionStartup, SqlClient, connect_sql, open_session};
+pub use columns::{TableColumn, TimeType, read_columns};
+pub use connect::{
+    SessionCheck, SessionStartup, SqlClient, connect_outbox, connect_sql, open_session,
+};
 pub use conninfo::{
     CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,
 };
@@ -32,6 +36,7 @@ pub use error::{PgError, TlsError};
 pub use named_sql::named_sql;
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use row_security::{IS_HIDDEN, TableAccess, refuse_hidden_rows};
+pub use row_sql::{nullable_text_form_sql, own_rows_sql, text_form_sql};
 pub use schema::{
     ParseSchemaError, ProcessSchema, SCHEMA, Schema, SchemaAlreadySet, SchemaText, SqlText,
     own_table, schema, schema_sql, set_schema,
@@ -42,3 +47,4 @@ pub use session_lock::lock_is_taken;
 pub use settled_sql::is_settled_sql;
 pub use sql_error::SqlError;
 pub use stream::Stream;
+pub use value_formats::{VALUE_FORMATS, local_value_formats_sql};

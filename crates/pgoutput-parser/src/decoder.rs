@@ -19,13 +19,14 @@ use crate::lsn::{Boundary, Lsn, Position};
 use crate::message::{
     Begin, Commit, Delete, Insert, LogicalMessage, OldTuple, Origin, Truncate, Type, Update,
 };
-use crate::relations::{Relation, Relations};
+use crate::relations::{Domains, Relation, Relations};
 use crate::tuple::{MessageForm, Tuple};
 
 /// Decodes the data of XLogData frames into changes. One decoder serves one connection.
 #[derive(Debug, Default)]
 pub struct Decoder {
     relations: Relations,
+    domains: Domains,
     open: Option<OpenTransaction>,
     /// The `end_lsn` of the last commit. Transactions arrive in commit order, so none starts below
     /// it.
@@ -102,7 +103,11 @@ impl Decoder {
             MessageKind::Delete => self.delete(cursor, form).map(Change::Delete),
             MessageKind::Truncate => self.truncate(cursor).map(Change::Truncate),
             MessageKind::Message => self.message(cursor).map(Change::Message),
-            MessageKind::Type => whole(cursor, Type::parse).map(Change::Type),
+            MessageKind::Type => {
+                let described = whole(cursor, Type::parse)?;
+                self.domains.learn(described.id, (described.namespace, described.name));
+                Ok(Change::Type(described))
+            }
             MessageKind::Origin => {
                 inside(&self.open, &cursor)?;
                 whole(cursor, Origin::parse).map(Change::Origin)
@@ -180,7 +185,7 @@ impl Decoder {
     }
 
     fn relation(&mut self, cursor: Cursor<'_>) -> Result<&Relation, DecodeError> {
-        let id = self.relations.describe(cursor)?;
+        let id = self.relations.describe(cursor, &mut self.domains)?;
         known(&mut self.relations, id, &cursor)
     }
 

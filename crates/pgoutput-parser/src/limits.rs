@@ -1,7 +1,7 @@
 //! The limits of the decoder, each with its reason.
 //!
-//! Only relations are kept between messages, so only they need limits. Everything else borrows from
-//! the decoded bytes. A relation beyond a limit is an error, and the decoder never evicts one. The
+//! Only relations are kept between messages, and the domains before a relation, so only they need
+//! limits. Everything else borrows from the decoded bytes. A relation beyond a limit is an error, and the decoder never evicts one. The
 //! server describes a relation once per connection, so rows of an evicted relation would be
 //! unreadable. A new connection starts from none, so a caller connects again between two transactions
 //! while the decoder is nearly full.

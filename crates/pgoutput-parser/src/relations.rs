@@ -54,7 +54,8 @@ impl Relation {
 pub struct RelationColumn {
     /// The column's name.
     pub name: String,
-    /// The oid of the column's type.
+    /// The oid of the column's type. Of a domain over a type that a reader distinguishes, such as
+    /// `bytea`, the oid of that type, at any depth.
     pub type_oid: u32,
     /// The modifier of the column's type, -1 for none.
     pub type_modifier: i32,
@@ -128,6 +129,51 @@ impl Generation {
     }
 }
 
+/// The domains that the server described since the last table.
+///
+/// Before it describes a table, the server describes each type of its columns that is not built in.
+/// For a domain, that message has the oid of the domain, and the name of the type below all domains.
+#[derive(Debug, Default)]
+pub(crate) struct Domains(Vec<(u32, u32)>);
+
+/// The built-in types that readers distinguish, with their oids from pg_type.dat.
+const BASE_TYPES: [(&str, u32); 13] = [
+    ("bool", 16),
+    ("bytea", 17),
+    ("int8", 20),
+    ("int2", 21),
+    ("int4", 23),
+    ("text", 25),
+    ("json", 114),
+    ("varchar", 1043),
+    ("date", 1082),
+    ("timestamp", 1114),
+    ("timestamptz", 1184),
+    ("uuid", 2950),
+    ("jsonb", 3802),
+];
+
+impl Domains {
+    /// Learns a type. A table has at most [`COLUMNS_MAX`] columns, so more types are not kept.
+    pub(crate) fn learn(&mut self, id: u32, (namespace, name): (&str, &str)) {
+        let base = BASE_TYPES.iter().find(|(base, _)| *base == name);
+        if namespace == "pg_catalog"
+            && let Some((_, base)) = base
+            && self.0.len() < COLUMNS_MAX
+        {
+            self.0.push((id, *base));
+        }
+    }
+
+    /// Replaces domains among the types of a table, and forgets them.
+    fn resolve(&mut self, relation: &mut Relation) {
+        for (domain, base) in self.0.drain(..) {
+            let columns = relation.columns.iter_mut();
+            columns.filter(|it| it.type_oid == domain).for_each(|it| it.type_oid = base);
+        }
+    }
+}
+
 /// The latest description of each table.
 #[derive(Debug, Default)]
 pub(crate) struct Relations {
@@ -154,10 +200,15 @@ impl Relations {
     }
 
     /// Decodes a Relation message and replaces the table's previous description.
-    pub(crate) fn describe(&mut self, mut cursor: Cursor<'_>) -> Result<u32, DecodeError> {
+    pub(crate) fn describe(
+        &mut self,
+        mut cursor: Cursor<'_>,
+        domains: &mut Domains,
+    ) -> Result<u32, DecodeError> {
         let start = cursor;
-        let relation = Relation::parse(&mut cursor)?;
+        let mut relation = Relation::parse(&mut cursor)?;
         cursor.finish()?;
+        domains.resolve(&mut relation);
 
         let place = self.by_id.binary_search_by_key(&relation.id, |kept| kept.id);
         let replaced = place.ok().and_then(|place| self.by_id.get(place));

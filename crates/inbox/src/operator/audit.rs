@@ -11,10 +11,9 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 use walrelay_pg_client::{
-    QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, in_schema, is_settled_sql,
-    quote_identifier, quote_literal, read_columns, refuse_hidden_rows, sql,
+    QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, TimeType, in_schema, is_settled_sql,
+    own_rows_sql, quote_identifier, refuse_hidden_rows, sql, text_form_sql,
 };
 
 use crate::error::InboxError;
@@ -25,31 +24,61 @@ use crate::subscription_messages::Messages;
 /// The number of ids compared at once.
 const PAGE: usize = 10_000;
 
-/// An outbox table, with its columns quoted for SQL.
+/// An outbox table, in SQL about a row `o` of it.
 #[derive(Debug, Clone)]
 pub struct AuditedTable {
     table: QualifiedName,
+    /// The event id as text.
     id: String,
+    /// The column of the time.
     occurred_at: String,
+    time: TimeType,
+    /// The aggregate type as text.
     aggregate_type: Option<String>,
+    /// The condition on rows that the publication publishes.
+    is_published: String,
 }
 
 impl AuditedTable {
     /// Creates the table from the names of three columns: event id, time, and aggregate type if the
-    /// table has one.
+    /// table has one. `row_filter` is the one of the publication, in SQL about a row.
     #[must_use]
     pub fn new(
-        table: QualifiedName,
+        (table, row_filter): (QualifiedName, Option<&str>),
         id: &str,
-        occurred_at: &str,
+        (occurred_at, time): (&str, TimeType),
         aggregate_type: Option<&str>,
     ) -> Self {
+        let is_own = own_rows_sql(&table, "o");
         Self {
+            is_published: format!("{is_own} AND ({})", row_filter.unwrap_or("true")),
             table,
-            id: quote_identifier(id),
-            occurred_at: quote_identifier(occurred_at),
-            aggregate_type: aggregate_type.map(quote_identifier),
+            id: text_form_sql(&format!("o.{}", quote_identifier(id))),
+            occurred_at: format!("o.{}", quote_identifier(occurred_at)),
+            time,
+            aggregate_type: aggregate_type
+                .map(|column| text_form_sql(&format!("o.{}", quote_identifier(column)))),
         }
+    }
+
+    /// Returns SQL for the time of the event as `timestamptz`.
+    fn moment(&self) -> String {
+        self.time.value_sql(&self.occurred_at)
+    }
+
+    /// Returns SQL for the minute of the event since 1970.
+    fn minute(&self) -> String {
+        format!("floor(extract(epoch FROM {}) / 60)::int8", self.moment())
+    }
+
+    /// Returns the test for events at `$1` or later.
+    fn is_since(&self) -> String {
+        format!("{} >= {}", self.occurred_at, self.time.moment_sql("$1::timestamptz"))
+    }
+
+    /// Returns the test for events before `$2`.
+    fn is_before(&self) -> String {
+        format!("{} < {}", self.occurred_at, self.time.moment_sql("$2::timestamptz"))
     }
 }
 
@@ -241,15 +270,17 @@ pub async fn count_in_dispatch(
     scope.refuse_hidden(outbox).await?;
     let mut statuses = BTreeMap::new();
     for table in &scope.tables {
-        let AuditedTable { table: name, id, occurred_at, .. } = table;
+        let AuditedTable { table: name, id, .. } = table;
         // spliced: names of the outbox table and its columns.
         let sql = format!(
             "SELECT d.status, count(*)
-               FROM {name} AS o JOIN {SCHEMA}.app_outbox_dispatch AS d ON d.event_id = o.{id}::text
+               FROM (SELECT {id} AS event_id FROM {name} AS o WHERE {} AND {} AND {}) AS o
+               JOIN {SCHEMA}.app_outbox_dispatch AS d ON d.event_id = o.event_id
               WHERE d.slot = ANY ($3) AND d.status <> 'published' AND d.replay_id = ''
-                AND o.{occurred_at} >= $1 AND o.{occurred_at} < $2 AND {}
               GROUP BY d.status",
-            of_types(table)
+            table.is_since(),
+            table.is_before(),
+            is_audited(table)
         );
         let [since, until, slots, types, _] = scope.parameters();
         let rows = outbox.query(&sql, &[since, until, slots, types]).await;
@@ -263,12 +294,11 @@ pub async fn count_in_dispatch(
 async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, InboxError> {
     let mut minutes = Minutes::new();
     for table in &scope.tables {
-        let AuditedTable { id, occurred_at, .. } = table;
         // spliced: names of the outbox table and its columns.
         let sql = format!(
-            "SELECT floor(extract(epoch FROM o.{occurred_at}) / 60)::int8, count(*),
-                    bit_xor(hashtextextended(o.{id}::text, 0))
-               FROM {} GROUP BY 1",
+            "SELECT {}, count(*), bit_xor(hashtextextended({}, 0)) FROM {} GROUP BY 1",
+            table.minute(),
+            table.id,
             settled_rows(table)
         );
         let rows = outbox.query(&sql, &scope.parameters()).await;
@@ -283,13 +313,13 @@ async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, I
 async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> {
     let mut rows = 0;
     for table in &scope.tables {
-        let AuditedTable { table: name, occurred_at, .. } = table;
         // spliced: names of the outbox table and its columns.
         let sql = format!(
-            "SELECT count(*) FROM {name} AS o
-              WHERE o.{occurred_at} >= $1 AND {}
-                AND (o.{occurred_at} >= $2 OR NOT {} AND NOT {})",
-            of_types(table),
+            "SELECT count(*) FROM {} AS o WHERE {} AND {} AND (NOT {} OR NOT {} AND NOT {})",
+            table.table,
+            table.is_since(),
+            is_audited(table),
+            table.is_before(),
             settled(),
             is_held_back(table)
         );
@@ -322,27 +352,26 @@ fn settled() -> String {
 
 /// Parameters: since, until, slots, aggregate types, settled by.
 fn settled_rows(table: &AuditedTable) -> String {
-    let AuditedTable { table: name, occurred_at, .. } = table;
     // spliced: names of the outbox table and its columns.
     format!(
-        "{name} AS o
-          WHERE o.{occurred_at} >= $1 AND o.{occurred_at} < $2
-            AND {}
-            AND {}
-            AND NOT {}",
+        "{} AS o WHERE {} AND {} AND {} AND {} AND NOT {}",
+        table.table,
+        table.is_since(),
+        table.is_before(),
         settled(),
-        of_types(table),
+        is_audited(table),
         is_held_back(table)
     )
 }
 
-/// Returns the test for the audited aggregate types. `$4` has the types, and is empty for all.
-fn of_types(table: &AuditedTable) -> String {
+/// Returns the test for published rows of the audited aggregate types. `$4` has the types, and is
+/// empty for all.
+fn is_audited(table: &AuditedTable) -> String {
     let kind = match &table.aggregate_type {
         None => "NULL::text".to_owned(),
-        Some(column) => format!("o.{column}::text"),
+        Some(text) => text.clone(),
     };
-    format!("(cardinality($4::text[]) = 0 OR {kind} = ANY ($4))")
+    format!("{} AND (cardinality($4::text[]) = 0 OR {kind} = ANY ($4))", table.is_published)
 }
 
 /// Returns the test for a row in dispatch state that is not published. `$3` has the slots.
@@ -350,7 +379,7 @@ fn is_held_back(table: &AuditedTable) -> String {
     // spliced: names of the outbox table and its columns.
     format!(
         "EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch AS d
-                  WHERE d.slot = ANY ($3) AND d.event_id = o.{}::text AND d.status <> 'published')",
+                  WHERE d.slot = ANY ($3) AND d.event_id = {} AND d.status <> 'published')",
         table.id
     )
 }
@@ -370,13 +399,13 @@ impl AuditedMinute<'_> {
         against: AuditTarget<'_>,
         findings: &mut Findings,
     ) -> Result<(), InboxError> {
-        let AuditedTable { id, occurred_at, .. } = self.table;
+        let (id, moment, minute) = (&self.table.id, self.table.moment(), self.table.minute());
         // spliced: names of the outbox table and its columns.
         let sql = format!(
-            "SELECT o.{id}::text, o.{occurred_at} FROM {}
-                AND floor(extract(epoch FROM o.{occurred_at}) / 60)::int8 = $6
-                AND o.{id}::text COLLATE \"C\" > $7
-              ORDER BY o.{id}::text COLLATE \"C\" LIMIT {PAGE}",
+            "SELECT {id}, {moment} FROM {}
+                AND {minute} = $6
+                AND {id} COLLATE \"C\" > $7
+              ORDER BY {id} COLLATE \"C\" LIMIT {PAGE}",
             settled_rows(self.table)
         );
         let [since, until, slots, types, settled] = self.scope.parameters();
@@ -416,79 +445,6 @@ impl Scope {
     fn parameters(&self) -> [Parameter<'_>; 5] {
         [&self.since, &self.until, &self.slots, &self.aggregate_types, &self.settled_by]
     }
-}
-
-/// The maximum bytes of a stored value in a trace. A larger value is no identifier, and could be
-/// too large for the server to convert to JSON.
-const TRACED_BYTES_MAX: u32 = 4_096;
-
-/// Returns an event's outbox row, without its payload and other large values. Null if there is no
-/// row. If several rows have the id, returns one of them with their number. That row is settled
-/// only if all are.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
-pub async fn trace_outbox(
-    outbox: &SqlClient,
-    slots: &[String],
-    table: &QualifiedName,
-    id: &str,
-    event_id: &str,
-) -> Result<Value, InboxError> {
-    let id = quote_identifier(id);
-    let read = std::slice::from_ref(table);
-    refuse_hidden_rows(outbox, read, TableAccess::Read).await.map_err(InboxError::Outbox)?;
-    let (_, columns) = read_columns(outbox, table).await.map_err(InboxError::Outbox)?;
-    let values: Vec<String> = columns
-        .iter()
-        .filter(|column| !["payload", "headers"].contains(&column.name.as_str()))
-        .map(|column| {
-            let value = format!("o.{}", quote_identifier(&column.name));
-            let key = quote_literal(&column.name);
-            // As text, because a parsed number would lose digits.
-            let cast = if column.type_oid == Type::NUMERIC.oid() { "::text" } else { "" };
-            format!(
-                "({key}, CASE WHEN pg_column_size({value}) <= {TRACED_BYTES_MAX} THEN to_jsonb({value}{cast}) END)"
-            )
-        })
-        .collect();
-    // spliced: the schema.
-    let settled_xid = format!(
-        "(SELECT r.settled_xid FROM {SCHEMA}.app_outbox_relay AS r WHERE r.slot = ANY ($2) ORDER BY 1 LIMIT 1)"
-    );
-    // spliced: names of the outbox table and its columns.
-    let sql = format!(
-        "SELECT ((SELECT jsonb_object_agg(c.name, c.value) FROM (VALUES {}) AS c(name, value))
-                 || jsonb_build_object(
-                  'settled', {}))::text
-           FROM {table} AS o WHERE o.{id}::text = $1",
-        values.join(", "),
-        is_settled_sql("o.xmin", &settled_xid)
-    );
-    let rows = outbox.query(&sql, &[&event_id, &slots]).await;
-    let rows = rows.map_err(outbox_failed("read the outbox"))?;
-    let mut found = object_of(rows.first());
-    if rows.len() > 1 {
-        found["rows_with_this_id"] = rows.len().into();
-        found["settled"] = rows.iter().all(|row| object(row)["settled"] == true).into();
-    }
-    Ok(found)
-}
-
-/// Returns an event's row in dispatch state, without its message. Null if there is no row.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
-pub async fn trace_dispatch(
-    outbox: &SqlClient,
-    slots: &[String],
-    event_id: &str,
-) -> Result<Value, InboxError> {
-    let sql = sql!("audit.sql", "trace_dispatch");
-    let row = outbox.query_opt(sql, &[&slots, &event_id]).await;
-    Ok(object_of(row.map_err(outbox_failed("read dispatch state"))?.as_ref()))
 }
 
 impl ConsumerGeneration {
@@ -572,12 +528,12 @@ impl ConsumerGeneration {
     }
 }
 
-fn object_of(row: Option<&Row>) -> Value {
+pub(super) fn object_of(row: Option<&Row>) -> Value {
     row.map_or(Value::Null, object)
 }
 
 /// Converts an error of the outbox's database, which may have another operator than the inbox's.
-fn outbox_failed(action: &str) -> impl FnOnce(tokio_postgres::Error) -> InboxError {
+pub(super) fn outbox_failed(action: &str) -> impl FnOnce(tokio_postgres::Error) -> InboxError {
     let action = action.to_owned();
     move |source| InboxError::Outbox(SqlError::Sql { action, source })
 }

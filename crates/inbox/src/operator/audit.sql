@@ -2,10 +2,6 @@
 SELECT r.settled_xid::text FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($1)
  ORDER BY r.settled_xid LIMIT 1
 
--- name: trace_dispatch
-SELECT (to_jsonb(d) - 'message')::text FROM public.app_outbox_dispatch AS d
- WHERE d.slot = ANY ($1) AND d.event_id = $2 LIMIT 1
-
 -- name: trace
 SELECT (to_jsonb(i) - 'message' || jsonb_build_object(
           'next_attempt_at', nullif(i.next_attempt_at, 'infinity'),

@@ -53,7 +53,9 @@ BEGIN
   {precondition}
   FOREACH outbox IN ARRAY ARRAY[{}]::text[] LOOP
     IF has_table_privilege(to_regclass(outbox), 'SELECT') THEN
-      EXECUTE format('SELECT EXISTS (SELECT FROM %s)', to_regclass(outbox)) INTO has_rows;
+      EXECUTE format('SELECT EXISTS (SELECT FROM %s AS t WHERE t.tableoid = $1 OR t.tableoid IN
+                                       (SELECT part.relid FROM pg_partition_tree($1) AS part))', to_regclass(outbox))
+        INTO has_rows USING to_regclass(outbox);
       IF has_rows THEN
         {on_rows}
         RAISE EXCEPTION '% has rows, which the new slot % does not stream', outbox, {slot}

@@ -251,8 +251,13 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
     for table in facts.outbox_tables.iter().filter(|table| table.found.is_some()) {
         table_findings(findings, &subject, publication, request, table);
     }
+    let found = facts.outbox_tables.iter().filter_map(|table| table.found.as_ref());
+    let children: Vec<&String> = found.flat_map(|found| &found.children).collect();
     for published in &publication.tables {
-        if !request.outbox.tables.contains(&published.name) {
+        // Without this entry, the rows of a child would still be unpublished. The finding about its
+        // parent has the fix.
+        let is_child = children.contains(&&published.name.to_string());
+        if !request.outbox.tables.contains(&published.name) && !is_child {
             findings.error(
                 Code::PublicationUnsuitable,
                 &subject,
@@ -305,7 +310,7 @@ fn table_findings(
     if !publication.covers(&table.name) {
         // The filter of a shard depends on the types of the table's columns.
         let fix = match request.outbox.shard.is_whole() {
-            true => format!("ALTER PUBLICATION {name} ADD TABLE {}", table.name),
+            true => format!("ALTER PUBLICATION {name} ADD TABLE ONLY {}", table.name),
             false => FIX_OF_CODE.to_owned(),
         };
         let message = format!("does not publish {}", table.name);

@@ -97,6 +97,8 @@ pub struct ServerFacts {
     pub slot_wal_keep_bytes: Option<u64>,
     /// The setting `wal_sender_timeout`. `None` if it is off.
     pub wal_sender_timeout: Option<Duration>,
+    /// The time zone of new sessions. None if it is UTC.
+    pub local_time_zone: Option<String>,
     /// Identifier of the server's history. None if the role may not read it.
     pub system_identifier: Option<String>,
 }
@@ -148,6 +150,8 @@ pub struct FoundTable {
     pub unpublished: Vec<String>,
     /// Partitions whose rows are not in the WAL, quoted.
     pub unlogged_partitions: Vec<String>,
+    /// Inheritance children, quoted. Their rows are never published.
+    pub children: Vec<String>,
     /// Privileges among SELECT, INSERT, UPDATE and DELETE that the role lacks.
     pub missing_rights: Vec<String>,
     /// Commands among these for which row level security hides every row from the role.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
+use walrelay_core::ColumnAliases;
 use walrelay_outbox_replay::{
     AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
 };
@@ -16,6 +17,7 @@ use super::facts::{
     ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
 };
 use super::request::PreflightRequest;
+use super::tables::{TimeWarning, time_problem};
 use crate::sharding::{expected_filter, read_sharding};
 
 /// Reads every fact that [`super::assess`] needs. Writes nothing.
@@ -108,10 +110,41 @@ async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), Ad
         wal_senders: number("wal_senders"),
         slot_wal_keep_bytes: keep_megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20)),
         wal_sender_timeout: (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis)),
+        local_time_zone: local_time_zone(client).await?,
         system_identifier: read_system_identifier(client).await?,
     };
     let role = RoleFacts { name: row.get("role"), may_replicate: row.get("may_replicate") };
     Ok((server, role))
+}
+
+/// Warns about the columns of the event's time, for `init`. See [`time_problem`].
+pub(crate) async fn time_warnings(
+    client: &Client,
+    outbox: &Outbox,
+    names: Option<&ColumnAliases>,
+) -> Result<Vec<TimeWarning>, AdminError> {
+    let zone = local_time_zone(client).await?;
+    let mut warnings = Vec::new();
+    for name in &outbox.tables {
+        let TableFacts { name, found } = table(client, name.clone(), &outbox.publication).await?;
+        let Some(found) = found else { continue };
+        let mut named = names.into_iter().flat_map(ColumnAliases::iter);
+        let column = named.find_map(|it| found.columns.iter().find(|(column, _)| column == it));
+        let problem = column.and_then(|column| time_problem(&name, column, zone.as_deref()));
+        warnings.extend(problem.map(|(problem, fix)| TimeWarning {
+            table: name.to_string(),
+            problem,
+            fix,
+        }));
+    }
+    Ok(warnings)
+}
+
+/// Returns the time zone of new sessions, unless it is UTC.
+async fn local_time_zone(client: &Client) -> Result<Option<String>, AdminError> {
+    let row = client.query_typed_opt(sql!("gather.sql", "local_time_zone"), &[]).await;
+    let row = row.map_err(AdminError::sql("read the time zone of the server"))?;
+    Ok(row.map(|row| row.get("time_zone")))
 }
 
 async fn table(
@@ -145,6 +178,7 @@ fn found_table(row: &Row) -> FoundTable {
         columns: names.into_iter().zip(types).collect(),
         unpublished: row.get("unpublished_columns"),
         unlogged_partitions: row.get("unlogged_partitions"),
+        children: row.get("children"),
         missing_rights: row.get("missing_rights"),
         hidden_from: row.get("hidden_from"),
     }
@@ -237,20 +271,35 @@ SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               ORDER BY a.attnum) AS column_names,
-       ARRAY(SELECT format_type(a.atttypid, NULL) FROM pg_catalog.pg_attribute a
+       ARRAY(SELECT format_type(base.oid, NULL) FROM pg_catalog.pg_attribute a
+              CROSS JOIN LATERAL (
+                WITH RECURSIVE types AS (
+                  SELECT t.oid, t.typtype, t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid
+                  UNION ALL
+                  SELECT t.oid, t.typtype, t.typbasetype
+                    FROM types JOIN pg_catalog.pg_type t ON t.oid = types.typbasetype WHERE types.typtype = 'd')
+                SELECT oid FROM types WHERE typtype <> 'd') AS base
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               ORDER BY a.attnum) AS column_types,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
                 AND NOT (a.attgenerated = 's' AND EXISTS (
                   SELECT FROM pg_catalog.pg_publication p
-                   WHERE p.pubname = $3 AND to_jsonb(p)->>'pubgencols' = 's'))
+                    LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+                   WHERE p.pubname = $3 AND (a.attnum = ANY (r.prattrs::int2[])
+                      OR r.prattrs IS NULL AND to_jsonb(p)->>'pubgencols' = 's')))
               ORDER BY a.attnum) AS unpublished_columns,
        ARRAY(SELECT part.relid::regclass::text
                FROM pg_catalog.pg_partition_tree(c.oid) AS part
                JOIN pg_catalog.pg_class AS of_part ON of_part.oid = part.relid
               WHERE part.relid <> c.oid AND of_part.relpersistence = 'u'
               ORDER BY 1) AS unlogged_partitions,
+       ARRAY(SELECT format('%I.%I', s.nspname, child.relname)
+               FROM pg_catalog.pg_inherits i
+               JOIN pg_catalog.pg_class child ON child.oid = i.inhrelid
+               JOIN pg_catalog.pg_namespace s ON s.oid = child.relnamespace
+              WHERE i.inhparent = c.oid AND c.relkind <> 'p'
+              ORDER BY 1) AS children,
        ARRAY(SELECT p.name FROM rights p
               WHERE NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.name))
               ORDER BY p.ordinal) AS missing_rights,

@@ -5,6 +5,13 @@ SELECT r.slot, extract(epoch FROM now() - r.updated_at)::float8 AS age
    AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = r.slot)
  ORDER BY r.slot LIMIT 100
 
+-- name: local_time_zone
+-- The time zone of new sessions, unless it is UTC all year.
+SELECT z.reset_val AS time_zone FROM pg_catalog.pg_settings z
+ WHERE CASE WHEN z.name = 'TimeZone' THEN EXISTS (
+         SELECT FROM (VALUES (timestamp '2026-01-15 12:00'), (timestamp '2026-07-15 12:00')) AS v(moment)
+          WHERE v.moment AT TIME ZONE z.reset_val <> v.moment AT TIME ZONE 'UTC') END
+
 -- name: neighbours
 SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 1000) AS publications,
        ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots

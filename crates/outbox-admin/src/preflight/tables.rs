@@ -1,7 +1,8 @@
 //! Findings about tables: the producers' tables and the relay's own.
 
+use walrelay_core::{ColumnUse, Field};
 use walrelay_errors::Code;
-use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
+use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES, describe_children};
 use walrelay_pg_client::{QualifiedName, SCHEMA, quote_identifier, schema};
 
 use super::facts::{Facts, FoundTable, RelationKind, SchemaAccess, TableFacts};
@@ -36,6 +37,9 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
                 "name the table itself as the outbox",
             ),
         }
+        if let Some((problem, fix)) = describe_children(&name.to_string(), &found.children) {
+            findings.error(Code::OutboxTableUnsuitable, &subject, problem, fix);
+        }
         for partition in &found.unlogged_partitions {
             findings.error(
                 Code::OutboxTableUnsuitable,
@@ -46,10 +50,58 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
         }
         for expected in &request.columns {
             column_findings(findings, &subject, found, expected);
+            if expected.used_by != ColumnUse::Field(Field::OccurredAt) {
+                continue;
+            }
+            let zone = facts.server.local_time_zone.as_deref();
+            let named = found.columns.iter().find(|(column, _)| expected.names.contains(column));
+            if let Some((problem, fix)) = named.and_then(|it| time_problem(name, it, zone)) {
+                findings.warning(Code::OutboxTableUnsuitable, &subject, problem, fix);
+            }
         }
         if findings.is_fine_since(start) {
             findings.ok("outbox-table", &subject, "has every column that is needed");
         }
+    }
+}
+
+/// A warning about the column of the event's time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimeWarning {
+    /// The table, quoted.
+    pub table: String,
+    /// The problem, to be read after the table.
+    pub problem: String,
+    /// The fix.
+    pub fix: String,
+}
+
+/// Returns the problem with a column of the event's time and its fix, if there is one. `zone` is the
+/// time zone of new sessions, or None if it is UTC.
+pub(super) fn time_problem(
+    table: &QualifiedName,
+    (column, column_type): &(String, String),
+    zone: Option<&str>,
+) -> Option<(String, String)> {
+    let quoted = quote_identifier(column);
+    match (column_type.as_str(), zone) {
+        ("timestamp with time zone", _) | ("timestamp without time zone" | "date", None) => None,
+        ("timestamp without time zone" | "date", Some(zone)) => Some((
+            format!(
+                "column {column} is {column_type}, so its values are published as UTC, and sessions write them in {zone}"
+            ),
+            // spliced: the names, in a text for a person.
+            format!(
+                "ALTER TABLE {table} ALTER COLUMN {quoted} TYPE timestamptz, which reads existing values in the time zone of \
+                 the session; or write times in UTC"
+            ),
+        )),
+        _ => Some((
+            format!(
+                "column {column} is {column_type}, not a timestamp: no command can select rows by their time, and prune refuses"
+            ),
+            "name a column of the type timestamptz as the time of the event".to_owned(),
+        )),
     }
 }
 

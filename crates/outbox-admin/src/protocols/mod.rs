@@ -44,7 +44,7 @@ pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};
 pub use set_up::{ExistingRows, set_up};
 pub use skipped_rows::SkippedRows;
 pub use slot::{DroppedSlot, Recovered, drop_checked, recover};
-pub use table_columns::column_of;
+pub use table_columns::{column_of, time_column_of};
 pub use table_rows::TableRows;
 pub use topics::{CreatedTopics, TopicOrder, TopicResult, create_topics};
 pub use upgrade::{

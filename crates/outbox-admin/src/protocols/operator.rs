@@ -17,6 +17,7 @@ use super::protocol_error::ProtocolError;
 use super::routes::InvalidTopicRows;
 use super::skipped_rows::SkippedRows;
 use super::table_rows::TableRows;
+use crate::preflight::TimeWarning;
 
 /// The operator of these protocols.
 pub trait Operator: StepSink<Step> + Consent<Change> {}
@@ -67,6 +68,8 @@ pub enum Step {
     AlreadyThere(String),
     /// The objects of the outbox exist. The database accepts text in no particular encoding.
     EncodingUnchecked { database: String },
+    /// The objects of the outbox exist. The column of the event's time has a problem.
+    TimeColumn(TimeWarning),
     /// Pub/Sub refuses the name of a topic, with this error.
     TopicRefused(String),
     /// The outbox is empty, so its topics are unknown.

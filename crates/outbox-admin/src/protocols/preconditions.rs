@@ -15,8 +15,8 @@ use walrelay_outbox_store::{
     relay_tables,
 };
 use walrelay_pg_client::{
-    QualifiedName, ServerErrorKind, SqlClient, SqlError, TableAccess, own_table, quote_identifier,
-    refuse_hidden_rows, sql,
+    QualifiedName, ServerErrorKind, SqlClient, SqlError, TableAccess, own_rows_sql, own_table,
+    quote_identifier, refuse_hidden_rows, sql,
 };
 use walrelay_pg_replication::read_slot;
 
@@ -239,7 +239,8 @@ pub(super) async fn count_earlier_rows(
             continue;
         }
         // spliced: the name of the table.
-        let counting = format!("SELECT count(*) AS rows FROM {table}");
+        let is_own = own_rows_sql(table, "t");
+        let counting = format!("SELECT count(*) AS rows FROM {table} t WHERE {is_own}");
         let row = client.query_typed_one(&counting, &[]).await;
         let row = row.map_err(SqlError::sql("count the rows of the outbox"))?;
         let rows = u64::try_from(row.get::<_, i64>("rows")).unwrap_or_default();

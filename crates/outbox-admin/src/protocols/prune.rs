@@ -20,14 +20,14 @@ use walrelay_pg_client::{
 };
 
 use archiver::{ArchivedRows, Archiver, PruneSession};
-use condition::{Condition, condition, refusal};
+use condition::{Condition, may_go, refusal};
 use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
 use retaining_slot::log_retaining_slot;
 
 use super::operator::{AdminSession, Change, Operator, PrunableTable, Step};
 use super::preconditions::{every_shard, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
-use super::table_columns::column_of;
+use super::table_columns::{column_of, time_column_of};
 use super::table_rows::TableRows;
 use crate::archive::{Archive, ArchiveStore};
 use walrelay_outbox_replay::{AdminError, read_operation};
@@ -253,12 +253,10 @@ async fn condition_on(
     table: &QualifiedName,
 ) -> Result<Condition, ProtocolError> {
     let id = column_of(client, table, &order.columns.id).await?;
-    let occurred_at = match &order.columns.occurred_at {
-        Some(names) => column_of(client, table, names).await?,
-        None => String::new(),
-    };
-    let (text, seconds) = (condition(&id, &occurred_at), order.older_than.as_secs_f64());
-    Ok(Condition { table: table.clone(), text, seconds, id, occurred_at })
+    let (occurred_at, time) =
+        time_column_of(client, table, order.columns.occurred_at.as_ref()).await?;
+    let (may_go, seconds) = (may_go(table, &id), order.older_than.as_secs_f64());
+    Ok(Condition { table: table.clone(), may_go, seconds, id, occurred_at, time })
 }
 
 /// Counts the rows that may be deleted, and finds the partitions that may be dropped.
@@ -266,7 +264,7 @@ async fn prunable(
     client: &SqlClient,
     condition: &Condition,
 ) -> Result<PrunableTable, ProtocolError> {
-    let Condition { table, text, seconds, .. } = condition;
+    let (Condition { table, seconds, .. }, text) = (condition, condition.text("$1"));
     let refused = |error| refusal(table, error);
     let DroppedPartitions { names: partitions, later, .. } =
         droppable_partitions(client, condition).await?;
@@ -366,7 +364,7 @@ impl PruneSession<'_> {
         condition: &Condition,
         excluded: &str,
     ) -> Result<u64, ProtocolError> {
-        let Condition { table, text, seconds, .. } = condition;
+        let (Condition { table, seconds, .. }, text) = (condition, condition.text("$1"));
         // spliced: the table, and the condition on its rows.
         let statement = format!(
             "DELETE FROM {table} o USING (

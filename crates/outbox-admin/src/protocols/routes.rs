@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 
 use walrelay_core::limits::is_topic_name;
 use walrelay_core::{CallCode, ColumnAliases, RouterConfig, Template};
+use walrelay_outbox_replay::read_row_filter;
+use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::{
-    PgError, QualifiedName, SqlClient, TableAccess, quote_identifier, refuse_hidden_rows,
+    PgError, SqlClient, TableAccess, own_rows_sql, quote_identifier, refuse_hidden_rows,
+    text_form_sql,
 };
 use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::settings::Settings;
@@ -60,7 +63,8 @@ pub fn constant_topic(router: &RouterConfig) -> Option<Routes> {
     is_one.then(|| Routes { topics: [name()].into(), nowhere: None })
 }
 
-/// Returns the topics of the rows that are in the tables now.
+/// Returns the topics of the rows that are in the tables now, without those that the publication
+/// leaves out.
 ///
 /// # Errors
 ///
@@ -68,8 +72,9 @@ pub fn constant_topic(router: &RouterConfig) -> Option<Routes> {
 pub async fn of_rows(
     client: &SqlClient,
     router: &RouterConfig,
-    tables: &[QualifiedName],
+    outbox: &Outbox,
 ) -> Result<Routes, ProtocolError> {
+    let tables = &outbox.tables;
     let template = router.topic.to_string();
     let columns: Vec<&str> = router.topic.columns().collect();
     if let Some(routes) = constant_topic(router) {
@@ -82,18 +87,23 @@ pub async fn of_rows(
         for name in &columns {
             let names = router.columns.resolve(name).unwrap_or_else(|| ColumnAliases::parse(name));
             let column = column_of(client, table, &names).await?;
-            selected.push(format!("left({}::text, {READ_CHARACTERS})", quote_identifier(&column)));
+            let text = text_form_sql(&format!("t.{}", quote_identifier(&column)));
+            selected.push(format!("left({text}, {READ_CHARACTERS})"));
         }
+        let is_own = own_rows_sql(table, "t");
+        let filter = read_row_filter(client, outbox, table).await?;
+        let filter = filter.as_deref().unwrap_or("true");
         let groups: Vec<_> = (1..=columns.len()).map(|number| number.to_string()).collect();
+        // spliced: the table, its columns and the row filter.
         let sql = format!(
-            "SELECT {}, count(*) AS rows FROM {table} GROUP BY {} LIMIT {TOPICS_MAX}",
+            "SELECT {}, count(*) AS rows FROM {table} t WHERE {is_own} AND ({filter})
+              GROUP BY {} LIMIT {TOPICS_MAX}",
             selected.join(", "),
             groups.join(", ")
         );
         for row in client.query(&sql, &[]).await.map_err(PgError::from)? {
-            let values: Vec<String> = (0..columns.len())
-                .map(|index| row.get::<_, Option<String>>(index).unwrap_or_default())
-                .collect();
+            let values: Vec<String> =
+                (0..columns.len()).map(|index| row.get::<_, String>(index)).collect();
             let rows = row.get::<_, i64>("rows").unsigned_abs();
             let expanded = render(&template, &values);
             routes.add(router.topic.full_topic_name(&router.project, &expanded), rows);
@@ -116,7 +126,7 @@ pub async fn refuse_missing(
     let relay = &settings.relay;
     let router = RouterConfig { topic: template(to_topic)?, ..relay.router.clone() };
     // The replay itself reports rows with an invalid topic, with their positions.
-    let topics = of_rows(client, &router, &relay.outbox.tables).await?.topics;
+    let topics = of_rows(client, &router, &relay.outbox).await?.topics;
     let admin = Admin::connect(&settings.pubsub.publisher.endpoint)?;
     for topic in topics {
         match admin.topic_exists(&topic).await {

@@ -24,6 +24,7 @@ use super::preconditions::{
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
 use crate::init::{EarlierRows, InitOptions, InitReport, LostSlotPolicy, SlotCreation, init};
+use crate::preflight::time_warnings;
 
 /// The treatment of rows that are in the table before the slot exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +86,11 @@ pub async fn set_up<O: Operator>(
     }
     if let Some(database) = read_unchecked_database(session.client).await? {
         session.report(&Step::EncodingUnchecked { database })?;
+    }
+    if let Some(InitOptions { outbox, .. }) = shards.first() {
+        for warning in time_warnings(session.client, outbox, columns.occurred_at.as_ref()).await? {
+            session.report(&Step::TimeColumn(warning))?;
+        }
     }
     Ok(Some(all))
 }

@@ -195,6 +195,11 @@ pub async fn recover<O: Operator>(
     if cancel_begun_upgrade(session, slot).await? {
         return Ok(Some(Recovered::UpgradeCancelled));
     }
+    if since.is_some() {
+        for name in &outbox.tables {
+            recovery::table(client, name, columns).await?.time_column()?;
+        }
+    }
     let plan = recovery::plan(client, outbox, since).await;
     let plan = plan.map_err(|error| match error.code() == Code::SlotNotLost {
         // The setup could be read, so the error does not say otherwise.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use walrelay_core::RouterConfig;
 use walrelay_errors::Chain;
-use walrelay_pg_client::QualifiedName;
+use walrelay_outbox_store::Outbox;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, TopicSettings};
 
 use super::operator::{AdminSession, Operator, Step};
@@ -17,8 +17,8 @@ use super::routes::{self, Routes};
 pub struct TopicOrder<'a> {
     /// Turns rows into messages, from which topics are derived.
     pub router: &'a RouterConfig,
-    /// The outbox tables.
-    pub tables: &'a [QualifiedName],
+    /// The outbox, if there is one.
+    pub outbox: Option<&'a Outbox>,
     /// Names of further topics.
     pub named: &'a [String],
     /// The settings of new topics.
@@ -57,8 +57,11 @@ pub async fn create_topics<O: Operator>(
     session: &AdminSession<'_, O>,
     order: TopicOrder<'_>,
 ) -> Result<CreatedTopics, ProtocolError> {
-    let TopicOrder { router, tables, settings, endpoint, .. } = order;
-    let Routes { topics, nowhere } = routes::of_rows(session.client, router, tables).await?;
+    let TopicOrder { router, outbox, settings, endpoint, .. } = order;
+    let Routes { topics, nowhere } = match outbox {
+        Some(outbox) => routes::of_rows(session.client, router, outbox).await?,
+        None => routes::constant_topic(router).unwrap_or_default(),
+    };
     let full_name = |name: &String| routes::full_name(&router.project, name);
     let named: BTreeSet<String> = order.named.iter().map(full_name).collect();
     let wanted: BTreeSet<&String> = topics.union(&named).collect();

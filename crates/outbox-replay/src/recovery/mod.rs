@@ -32,7 +32,7 @@ use walrelay_outbox_store::{
     Outbox, PublicationWatch, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, TableAccess, TableColumn, connect_sql, quote_identifier,
+    QualifiedName, SqlClient, TableAccess, TableColumn, connect_outbox, quote_identifier,
     read_columns, refuse_hidden_rows,
 };
 use walrelay_pg_replication::{
@@ -49,6 +49,7 @@ use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::outcome::Outcome;
 use crate::pg_upgrade::move_recovery_to_server;
 use crate::recovery_cursor::read_recovery_cursor;
+use crate::rows::row_filter::read_row_filter;
 use crate::rows::unsettled_rows::{Scope, SettledRows, SourceTable, UnsettledRows};
 
 pub use place_recording::{PlaceStore, run_recording_place};
@@ -305,7 +306,7 @@ async fn refuse_unpublished(client: &SqlClient, outbox: &Outbox) -> Result<(), R
         Some(table) => (
             Code::PublicationUnsuitable,
             format!(
-                "publication {name} does not publish {table} (fix: as the owner of the publication: ALTER PUBLICATION {name} ADD TABLE {table})"
+                "publication {name} does not publish {table} (fix: as the owner of the publication: ALTER PUBLICATION {name} ADD TABLE ONLY {table})"
             ),
         ),
         None if !publication.publishes.contains(&Operation::Insert) => (
@@ -376,7 +377,7 @@ pub async fn fill<P: Publisher>(
     shutdown: &Shutdown,
 ) -> Result<RecoveryEnd, RelayError> {
     let slot = &settings.relay.outbox.slot;
-    let client = connect_sql(&settings.connect).await.map_err(RelayError::Connect)?;
+    let client = connect_outbox(&settings.connect).await.map_err(RelayError::Connect)?;
     match read_operation(&client, slot).await {
         Ok(Some(SlotOperation::Recovery(_))) => {
             refuse_left_out(&client, &settings.relay.outbox).await?;
@@ -558,6 +559,21 @@ pub async fn published_table(
     let publication = read_publication(client, &outbox.publication).await;
     let publication = publication.map_err(RelayError::survey)?;
     let row_filter = publication.and_then(|it| it.listed(name)?.row_filter.clone());
+    Ok(SourceTable { row_filter, ..table })
+}
+
+/// Returns the same table with the row filter of the outbox. The rows of all shards are read.
+///
+/// # Errors
+///
+/// The table does not exist, the server refused, or the connection ended.
+pub async fn table_of_all_shards(
+    client: &SqlClient,
+    (outbox, name): (&Outbox, &QualifiedName),
+    names: &ColumnNames,
+) -> Result<SourceTable, RelayError> {
+    let table = table(client, name, names).await?;
+    let row_filter = read_row_filter(client, outbox, name).await.map_err(RelayError::survey)?;
     Ok(SourceTable { row_filter, ..table })
 }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use walrelay_core::WalRetentionLimit;
 use walrelay_errors::Chain;
 use walrelay_outbox_store::{DispatchStore, RecordedRow, SessionStore, read_relay_row};
-use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql, sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_outbox, sql};
 use walrelay_pg_replication::{
     ReplicationConnection, ServerIdentity, Startup, SystemIdentity, read_server_identity,
 };
@@ -88,7 +88,7 @@ impl Server for TableSource<'_> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
         let reading = reading(connect).await?;
         let server = read_server_identity(&reading.client).await.map_err(RelayError::survey)?;
-        let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
+        let sql = connect_outbox(connect).await.map_err(RelayError::Connect)?;
         let row = read_relay_row(&sql, &relay.outbox.slot).await.map_err(RelayError::survey)?;
         let recorded = self.recorded(&reading.client).await?;
         let commit_lsn = self.rest.commit_lsn();
@@ -119,7 +119,7 @@ impl Server for TableSource<'_> {
 /// Opens a connection that reads rows as text in the formats that the router reads, as a
 /// replication connection does.
 pub(crate) async fn reading(connect: &ConnectConfig) -> Result<PostgresRowReader, RelayError> {
-    let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
+    let client = connect_outbox(connect).await.map_err(RelayError::Connect)?;
     client
         .batch_execute(sql!("source.sql", "session"))
         .await

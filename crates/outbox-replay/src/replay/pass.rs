@@ -31,7 +31,7 @@ use super::request::{DeadRows, Destination, ReplaySource, TableRows, WalRows};
 use super::store::Keeping;
 use super::table_server::{Beginning, TABLE_END, TableServer, whole_stream};
 use crate::admin_error::AdminError;
-use crate::recovery::{ResumePoints, TableStreamServer, published_table, table};
+use crate::recovery::{ResumePoints, TableStreamServer, published_table, table_of_all_shards};
 use crate::rows::unsettled_rows::{Scope, SettledRows, SourceTable, UnsettledRows};
 
 /// Interval between reports of the progress.
@@ -250,7 +250,9 @@ impl ReplayJob {
         let mut tables = Vec::new();
         for name in &outbox.tables {
             let mut found = match &self.request.destination {
-                Destination::Topic { .. } => table(client, name, columns).await?,
+                Destination::Topic { .. } => {
+                    table_of_all_shards(client, (outbox, name), columns).await?
+                }
                 Destination::InPlace => published_table(client, (outbox, name), columns).await?,
             };
             let missing = rows.order_by.iter().find(|one| found.column(Some(one)).is_none());

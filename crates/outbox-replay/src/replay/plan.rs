@@ -71,7 +71,11 @@ impl ReplayJob {
             end: None,
             left_out: None,
         };
-        job.tables(client, settings).await?;
+        // Before the replay is on record: a relay would run it again and again.
+        let tables = job.tables(client, settings).await?;
+        if matches!(&job.request.source, ReplaySource::Table(TableRows { since: Some(_), .. })) {
+            tables.iter().try_for_each(|table| table.time_column().map(drop))?;
+        }
         Ok(job)
     }
 

@@ -211,7 +211,7 @@ impl<P: Progress> Store for ReplayStore<P> {
 
     /// The live relay watches the publication. An anchor is no younger than its slot.
     async fn watch(&mut self) -> Result<PublicationCheck, StoreFailure> {
-        Ok(PublicationCheck::Intact { up_to: Lsn::new(u64::MAX) })
+        Ok(PublicationCheck::Intact { up_to: Lsn::new(u64::MAX), unpublished: None })
     }
 
     async fn prune(&mut self, _: Duration) -> Result<u64, StoreFailure> {

@@ -10,7 +10,7 @@ use pgoutput_parser::Column;
 use tokio_postgres::SimpleQueryRow;
 use walrelay_core::REQUEST_BYTES_MAX;
 use walrelay_pg_client::SqlError;
-use walrelay_pg_client::{TableColumn, quote_identifier};
+use walrelay_pg_client::{TableColumn, quote_identifier, text_form_sql};
 
 use crate::admin_error::AdminError;
 use crate::rows::unsettled_rows::SourceTable;
@@ -102,7 +102,7 @@ fn too_large(column: &TableColumn) -> Option<String> {
         text if oid::TEXTS.contains(&text) => Some(above(length(&value))),
         _ => {
             let stored = format!("pg_catalog.pg_column_size({value})");
-            let text = above(length(&format!("{value}::pg_catalog.text")));
+            let text = above(length(&text_form_sql(&value)));
             Some(format!(
                 "(CASE WHEN {stored} > {ALWAYS_TOO_LARGE} THEN {stored}::pg_catalog.int8 \
                   WHEN {stored} > {NEVER_TOO_LARGE} THEN {text} END)"
@@ -187,7 +187,7 @@ mod tests {
     fn a_value_is_measured_without_being_read_where_its_type_allows() {
         assert_eq!(too_large(&column(2950)), None);
         let text = too_large(&column(25)).unwrap();
-        assert!(text.contains(r#"octet_length(t."a""b")"#) && !text.contains("::pg_catalog.text"));
+        assert!(text.contains(r#"octet_length(t."a""b")"#) && !text.contains("concat"));
         let bytea = too_large(&column(17)).unwrap();
         assert!(bytea.ends_with("* 2 + 2)"), "{bytea}");
         let jsonb = too_large(&column(3802)).unwrap();

@@ -6,7 +6,9 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use walrelay_pg_client::{QualifiedName, TableColumn, quote_identifier, read_columns};
+use walrelay_pg_client::{
+    QualifiedName, TableColumn, own_rows_sql, quote_identifier, read_columns, text_form_sql,
+};
 
 use crate::admin_error::AdminError;
 use crate::rows::encoding::UNCHECKED_ENCODING;
@@ -58,13 +60,14 @@ pub async fn rows_of_transaction(
     (xid, settled_xid): (u32, u64),
 ) -> Result<TransactionRows, AdminError> {
     let (_, columns) = read_columns(client, table).await?;
-    let id = quote_identifier(id_column);
+    let id = text_form_sql(&format!("t.{}", quote_identifier(id_column)));
+    let is_own = own_rows_sql(table, "t");
     // spliced: names of the outbox table and its columns.
     let sql = format!(
         "SELECT event_id, is_unsendable, count(*) OVER () AS rows
-           FROM (SELECT t.{id}::text AS event_id, {} AS is_unsendable, t.cmin::text::bigint AS command, t.ctid AS place
+           FROM (SELECT {id} AS event_id, {} AS is_unsendable, t.cmin::text::bigint AS command, t.ctid AS place
                    FROM {table} t
-                  WHERE t.xmin = $1::text::xid AND age(t.xmin) <= age($2::text::xid8::xid)) AS found
+                  WHERE t.xmin = $1::text::xid AND age(t.xmin) <= age($2::text::xid8::xid) AND {is_own}) AS found
           ORDER BY is_unsendable DESC, command, place LIMIT {ROWS_MAX}",
         guard(&columns)
     );
@@ -98,7 +101,7 @@ fn guard(columns: &[TableColumn]) -> String {
             texts.push(format!(
                 "CASE WHEN getdatabaseencoding() = '{UNCHECKED_ENCODING}'
                        AND pg_column_size({column}) <= {SEARCHED_BYTES_MAX}
-                      THEN encode(convert_to({column}::text, '{UNCHECKED_ENCODING}'), 'hex') !~ '{VALID_UTF8}'
+                      THEN encode(convert_to(concat({column}), '{UNCHECKED_ENCODING}'), 'hex') !~ '{VALID_UTF8}'
                       ELSE false END"
             ));
         }

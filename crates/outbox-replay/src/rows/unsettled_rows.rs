@@ -8,8 +8,10 @@
 use pgoutput_parser::PgTimestamp;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
-use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal, sql};
-use walrelay_pg_client::{SCHEMA, TableColumn};
+use walrelay_pg_client::{
+    QualifiedName, SCHEMA, TableColumn, TimeType, own_rows_sql, quote_identifier, quote_literal,
+    sql, text_form_sql,
+};
 
 use crate::admin_error::AdminError;
 
@@ -93,7 +95,7 @@ pub struct SourceTable {
     pub id: String,
     /// Column of the event's time, if there is one.
     pub occurred_at: Option<String>,
-    /// The publication's row filter. Only rows that match it are read.
+    /// The condition on the rows that are read: the publication's row filter, and perhaps others.
     pub row_filter: Option<String>,
 }
 
@@ -102,9 +104,37 @@ impl SourceTable {
     /// database has.
     fn key(&self) -> [String; 2] {
         [&self.aggregate_type, &self.aggregate_id].map(|column| match column {
-            Some(name) => format!("coalesce(t.{}::text, '') COLLATE \"C\"", quote_identifier(name)),
+            Some(name) => {
+                format!("{} COLLATE \"C\"", text_form_sql(&format!("t.{}", quote_identifier(name))))
+            }
             None => "''::text COLLATE \"C\"".to_owned(),
         })
+    }
+
+    /// Returns the table with another condition on its rows, in addition to its row filter.
+    #[must_use]
+    pub fn with_condition(self, condition: &str) -> Self {
+        let row_filter = match &self.row_filter {
+            Some(filter) => format!("({filter}) AND ({condition})"),
+            None => condition.to_owned(),
+        };
+        Self { row_filter: Some(row_filter), ..self }
+    }
+
+    /// Returns SQL for the event id of a row `t` as text. Empty if it is null.
+    pub(crate) fn event_id(&self) -> String {
+        text_form_sql(&format!("t.{}", quote_identifier(&self.id)))
+    }
+
+    /// Returns the column of the event's time, and its type.
+    ///
+    /// # Errors
+    ///
+    /// The table has no such column, or its values are not times.
+    pub fn time_column(&self) -> Result<(&TableColumn, TimeType), AdminError> {
+        let found = self.column(self.occurred_at.as_deref()).and_then(|at| self.columns.get(at));
+        let of_time = found.and_then(|column| Some((column, TimeType::of(column)?)));
+        of_time.ok_or_else(|| AdminError::NoTimeColumn { table: self.name.to_string() })
     }
 
     /// Returns the index of a column.
@@ -160,13 +190,11 @@ impl UnsettledRows {
                 format!("age(t.xmin) BETWEEN 0 AND age('{xid}'::xid8::xid) AND {seen}")
             }
             SettledRows::Before(moment) => {
-                let Some(column) = &table.occurred_at else {
-                    return Err(AdminError::NoTimeColumn { table: table.name.to_string() });
-                };
-                let (column, micros) = (quote_identifier(column), moment.as_micros());
-                let first = format!(
+                let (column, time) = table.time_column()?;
+                let (column, micros) = (quote_identifier(&column.name), moment.as_micros());
+                let first = time.moment_sql(&format!(
                     "timestamptz '2000-01-01 00:00:00+00' + interval '1 microsecond' * {micros}"
-                );
+                ));
                 format!("t.{column} >= {first} AND {seen_or_frozen}")
             }
             SettledRows::NotNull { column } => {
@@ -175,17 +203,16 @@ impl UnsettledRows {
         })
     }
 
-    /// Returns a condition on the columns of the rows, with `AND` before it. Empty if all rows are
-    /// wanted.
+    /// Returns a condition on the columns of the rows, with `AND` before it.
     fn wanted(&self, table: &SourceTable) -> String {
         let Scope { aggregate_types, aggregate_ids, event_ids, from } = &self.scope;
         let [by_type, by_id] = table.key();
-        let mut text = match &table.row_filter {
+        let mut text = format!(" AND {}", own_rows_sql(&table.name, "t"));
+        if let Some(filter) = &table.row_filter {
             // In the server's text form: columns without the table, and only built-in functions.
-            Some(filter) => format!(" AND ({filter})"),
-            None => String::new(),
-        };
-        let id = format!("t.{}::text", quote_identifier(&table.id));
+            text.push_str(&format!(" AND ({filter})"));
+        }
+        let id = table.event_id();
         let wanted = [(&by_type, aggregate_types), (&by_id, aggregate_ids), (&id, event_ids)];
         for (expression, values) in wanted {
             if !values.is_empty() {
@@ -247,7 +274,7 @@ impl UnsettledRows {
         client: &Client,
         (table, slot): (&SourceTable, &str),
     ) -> Result<Vec<(u32, String)>, AdminError> {
-        let id = format!("t.{}::text AS id", quote_identifier(&table.id));
+        let id = format!("{} AS id", table.event_id());
         // spliced: the query of the rows.
         let sql = format!(
             "SELECT n, numbered.id FROM (SELECT (row_number() OVER () - 1)::int8 AS n, rows.id
@@ -279,7 +306,7 @@ impl UnsettledRows {
         client: &Client,
         (table, slot): (&SourceTable, &str),
     ) -> Result<u64, AdminError> {
-        let id = format!("t.{}::text AS id", quote_identifier(&table.id));
+        let id = format!("{} AS id", table.event_id());
         let [by_type, by_id] = table.key();
         let rows = self.query(table, &format!("{id}, ({by_type}, {by_id})::text AS key"))?;
         // spliced: the query of the rows.
@@ -329,7 +356,7 @@ impl UnsettledRows {
         table: &SourceTable,
         limit: usize,
     ) -> Result<Vec<String>, AdminError> {
-        let id = format!("coalesce(t.{}::text, '') AS id", quote_identifier(&table.id));
+        let id = format!("{} AS id", table.event_id());
         let sql = format!("{} LIMIT {limit}", self.query(table, &id)?);
         let rows = client.query_typed(&sql, &[]).await;
         let rows = rows.map_err(AdminError::sql(format!("list rows of {}", table.name)))?;

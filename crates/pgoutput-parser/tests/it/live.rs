@@ -100,3 +100,32 @@ async fn compare(database: &TestDatabase) {
     assert!(written.next().is_none(), "every committed row was sent");
     assert_eq!(commits, 2 * VALUES.len());
 }
+
+#[tokio::test]
+async fn a_column_of_a_domain_has_the_type_below_it() {
+    let Some(database) = TestDatabase::create_or_skip().await else { return };
+    let (client, name) = (database.client(), database.name());
+    let table = "CREATE DOMAIN bytes AS bytea; CREATE DOMAIN upper AS bytes; CREATE TYPE kind AS ENUM ('a');
+        CREATE TABLE live (a upper, b timestamptz, c kind, d bytes); CREATE PUBLICATION live FOR TABLE live";
+    client.batch_execute(table).await.expect("create table and publication");
+    let slot = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
+    client.batch_execute(&slot).await.expect("create the slot");
+    client.batch_execute("INSERT INTO live (c) VALUES ('a')").await.expect("insert a row");
+    let peek = format!(
+        "SELECT data, 'kind'::regtype::oid FROM pg_logical_slot_peek_binary_changes('{name}', NULL, NULL,
+         'proto_version', '1', 'publication_names', 'live')"
+    );
+    let sent = client.query(&peek, &[]).await.expect("read the slot");
+    let mut decoder = Decoder::new();
+    let mut types = Vec::new();
+    for row in &sent {
+        let data: Vec<u8> = row.get(0);
+        if let Change::Relation(relation) =
+            decoder.decode(&data).expect("decode what the server sent")
+        {
+            types = relation.columns.iter().map(|column| column.type_oid).collect();
+        }
+    }
+    let kind: u32 = sent[0].get(1);
+    assert_eq!(types, [17, 1184, kind, 17]);
+}

@@ -119,6 +119,8 @@ struct State {
     unsendable: Option<(Lsn, Reason)>,
     operation: Option<Operation>,
     outage: Option<String>,
+    /// Why an outbox table has rows that are never published.
+    unpublished: Option<Reason>,
     /// The dispatch commands whose last attempt failed, with the reason.
     store_failures: BTreeMap<&'static str, Reason>,
     log: Option<RetainedWalStatus>,
@@ -141,7 +143,8 @@ impl State {
         let held = self.log.as_ref().and_then(RetainedWalStatus::short_reason);
         let unsendable = self.unsendable.iter().map(|(_, why)| why.clone());
         let reasons = unsendable.chain(self.store_failures.values().cloned()).chain(ending);
-        let reasons = reasons.chain(self.outage_reason()).chain(held);
+        let reasons =
+            reasons.chain(self.unpublished.clone()).chain(self.outage_reason()).chain(held);
         Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
     }
 
@@ -199,6 +202,7 @@ impl Health {
                 unsendable: None,
                 operation: None,
                 outage: None,
+                unpublished: None,
                 store_failures: BTreeMap::new(),
                 log: None,
                 report: None,
@@ -295,6 +299,16 @@ impl Health {
     /// outage.
     pub fn set_outage(&self, outage: Option<String>) {
         self.change(|state| state.outage = outage);
+    }
+
+    /// Sets the reason why an outbox table has rows that are never published. Returns whether it
+    /// differs from the last one.
+    pub fn set_unpublished(&self, reason: Option<Reason>) -> bool {
+        if self.state().unpublished == reason {
+            return false;
+        }
+        self.change(|state| state.unpublished = reason);
+        true
     }
 
     /// Sets the last measurement of retained WAL.
@@ -458,7 +472,8 @@ impl Health {
         };
         let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).cloned();
         let unsendable = state.unsendable.iter().map(|(_, why)| why.clone());
-        let risk = risk.chain(state.outage_reason()).chain(unsendable);
+        let risk = risk.chain(state.unpublished.clone()).chain(state.outage_reason());
+        let risk = risk.chain(unsendable);
         let store = state.store_failures.values().cloned();
         let reasons = phase.into_iter().chain(store).chain(risk).chain(exceeded);
         // Several commands can fail for the same reason.

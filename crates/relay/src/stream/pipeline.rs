@@ -389,7 +389,7 @@ impl Flow {
                 }
             }
             DispatchEvent::Surveyed(survey) => self.observer.surveyed(*survey),
-            DispatchEvent::Watched(PublicationCheck::Intact { up_to }) => {
+            DispatchEvent::Watched(PublicationCheck::Intact { up_to, .. }) => {
                 self.tracker.intact(up_to);
             }
             DispatchEvent::Watched(PublicationCheck::Changed { what }) => {

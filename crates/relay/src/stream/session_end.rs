@@ -29,7 +29,7 @@ where
         let Self { frames, feedback, publishes, mut recorder, mut flow, goal, .. } = self;
         if ended.as_ref().is_err_and(PipelineError::is_row_error)
             && flow.tracker.needs_publication_check()
-            && let Some(PublicationCheck::Intact { up_to }) =
+            && let Some(PublicationCheck::Intact { up_to, .. }) =
                 recorder.look(Self::CLOSE_TIMEOUT).await
         {
             // Rows published before the unreadable row must not be republished once that row is

@@ -97,6 +97,9 @@ pub(super) async fn run_with_retries<S: Store>(
                 if let StoreCommand::NoteCondition(condition) = &command {
                     health.condition_noted(condition.clone());
                 }
+                if let Found::Watched(PublicationCheck::Intact { unpublished, .. }) = &found {
+                    report_unpublished(&health, unpublished.as_ref());
+                }
                 return (store, Ok(command.event(found)));
             }
             Err(
@@ -145,6 +148,21 @@ pub(super) async fn run_with_retries<S: Store>(
             }
         }
         pause(&mut store, PAUSE.delay(attempts, u32::MAX), &health).await;
+    }
+}
+
+/// Reports that an outbox table has rows that are never published, once.
+fn report_unpublished(health: &Health, reason: Option<&Reason>) {
+    if !health.set_unpublished(reason.cloned()) {
+        return;
+    }
+    match reason {
+        Some(reason) => {
+            let error_code = Code::OutboxTableUnsuitable.name();
+            let fix = reason.fix.as_deref().unwrap_or_default();
+            tracing::error!(error_code, fix, "{}", reason.text);
+        }
+        None => tracing::info!("every row of the outbox can be published again"),
     }
 }
 

@@ -191,6 +191,7 @@ fn in_short(reason: &Reason) -> String {
         | ReasonKind::Outage
         | ReasonKind::UnsendableRow
         | ReasonKind::UnreadableRow
+        | ReasonKind::UnpublishedRows
         | ReasonKind::WalBudget => visible(&reason.to_string()),
     }
 }

@@ -1,5 +1,6 @@
 //! The texts about the steps and changes of a protocol.
 
+use walrelay_outbox_admin::TimeWarning;
 use walrelay_outbox_admin::protocols::{
     Change, DroppedShard, Loss, PrunableTable, SkippedRows, Step, TableRows,
 };
@@ -160,6 +161,9 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
         Step::AlreadyThere(part) => format!("already there: {part}\n"),
         Step::EncodingUnchecked { database } => {
             format!("warning: database {database} {SQL_ASCII_RISK}\n  fix: {SQL_ASCII_FIX}\n")
+        }
+        Step::TimeColumn(TimeWarning { table, problem, fix }) => {
+            format!("warning: table {table} {problem}\n  fix: {fix}\n")
         }
         Step::TopicRefused(error) => format!("not created: {error}\n"),
         Step::TopicsUnknown => NO_TOPICS.to_owned(),

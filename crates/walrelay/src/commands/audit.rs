@@ -11,9 +11,10 @@ use walrelay_inbox::operator::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
 };
 use walrelay_outbox_admin::protocols::{
-    column_of, every_shard, refuse_unrecorded, refuse_without_outbox,
+    column_of, every_shard, refuse_unrecorded, refuse_without_outbox, time_column_of,
 };
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_outbox_replay::read_row_filter;
+use walrelay_pg_client::{SqlClient, connect_outbox};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_reports::error::Error;
@@ -37,7 +38,7 @@ pub async fn execute(config: AuditConfig) -> Result<(), Error> {
 }
 
 async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
-    let outbox = connect_sql(&config.database.connect).await?;
+    let outbox = connect_outbox(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let scope = scope(&outbox, &config).await?;
     let dispatch = count_in_dispatch(&outbox, &scope).await?;
@@ -75,12 +76,19 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
     let mut tables = Vec::new();
     for table in &config.database.outbox.tables {
         let id = column_of(outbox, table, &config.id).await?;
-        let occurred_at = column_of(outbox, table, &config.occurred_at).await?;
+        let (occurred_at, time) = time_column_of(outbox, table, Some(&config.occurred_at)).await?;
         let aggregate_type = match &config.aggregate_type {
             Some(names) => Some(column_of(outbox, table, names).await?),
             None => None,
         };
-        tables.push(AuditedTable::new(table.clone(), &id, &occurred_at, aggregate_type.as_deref()));
+        let filter = read_row_filter(outbox, &config.database.outbox, table).await?;
+        let published = (table.clone(), filter.as_deref());
+        tables.push(AuditedTable::new(
+            published,
+            &id,
+            (&occurred_at, time),
+            aggregate_type.as_deref(),
+        ));
     }
     let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
     Ok(Scope {

@@ -196,7 +196,7 @@ async fn check_postgres(
     let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
     let consumers = Consumers::in_outbox_database(client).await;
     let mut hidden = None;
-    let routes = match routes::of_rows(client, router, tables).await {
+    let routes = match routes::of_rows(client, router, &config.relay.outbox).await {
         Ok(routes) => Some(routes),
         Err(ProtocolError::Admin(error @ AdminError::Sql(SqlError::RowsHidden { .. }))) => {
             hidden = Some(error);

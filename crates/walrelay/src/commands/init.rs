@@ -68,7 +68,7 @@ impl<'a> InitJson<'a> {
 fn topic_order<'a>(config: &'a InitConfig, named: &'a [String]) -> TopicOrder<'a> {
     TopicOrder {
         router: &config.router,
-        tables: config.shards.first().map_or(&[][..], |shard| &shard.outbox.tables[..]),
+        outbox: config.shards.first().map(|shard| &shard.outbox),
         named,
         settings: &config.topic_settings,
         endpoint: &config.pubsub.publisher.endpoint,

@@ -16,7 +16,7 @@ use walrelay_outbox_replay::replay::{
     ReplayJob, ReplayOrder, ReplaySource, ReplayStep, RestInPlace, WalRows, read_replay,
     read_replays,
 };
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_outbox};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
@@ -38,7 +38,7 @@ use crate::output::print_result;
 pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ReplayConfig { settings, action, options } = config;
     let terminal = Terminal::new(options, shutdown);
-    let mut client = connect_sql(&settings.connect).await?;
+    let mut client = connect_outbox(&settings.connect).await?;
     let steps = StepPrinter::new("replaying");
     let env = ReplayEnv { settings: &settings, steps: &steps, shutdown };
     let done = async {
@@ -211,7 +211,7 @@ pub async fn execute_on_record(
     config: ReplayRecordConfig,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let mut client = connect_sql(&config.database.connect).await?;
+    let mut client = connect_outbox(&config.database.connect).await?;
     let work = act_on_record(&mut client, &config, shutdown);
     let done = run_until_shutdown(work, shutdown).await;
     client.close().await;

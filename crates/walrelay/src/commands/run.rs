@@ -15,7 +15,7 @@ use walrelay_outbox_admin::maintenance::MaintenanceTask;
 use walrelay_outbox_replay::recovery::{self, RecoveryEnd, fill};
 use walrelay_outbox_replay::rows_of_transaction;
 use walrelay_outbox_store::{Condition, note_wait, read_relay_row};
-use walrelay_pg_client::connect_sql;
+use walrelay_pg_client::{connect_outbox, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::session::{SessionSettings, WaitsFor};
@@ -248,7 +248,7 @@ const IDS_MAX: usize = 10;
 
 async fn unsendable_rows(settings: &Settings, xid: u32) -> Result<Vec<String>, RelayError> {
     let Settings { connect, relay, .. } = settings;
-    let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
+    let client = connect_outbox(connect).await.map_err(RelayError::Connect)?;
     let search = async {
         let relay_row = read_relay_row(&client, &relay.outbox.slot).await;
         let settled_xid = relay_row.map_err(RelayError::survey)?.map_or(0, |it| it.settled_xid);

@@ -7,10 +7,14 @@ use serde_json::{Value, json};
 use walrelay_command_line::config::{InboxPlace, TraceConfig};
 use walrelay_errors::Code;
 use walrelay_inbox::InboxError;
-use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
+
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
-use walrelay_outbox_admin::protocols::{column_of, every_shard, refuse_without_outbox};
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_inbox::operator::outbox_trace::{LEFT_OUT, trace_dispatch, trace_outbox};
+use walrelay_outbox_admin::protocols::{
+    column_of, every_shard, refuse_without_outbox, time_column_of,
+};
+use walrelay_outbox_replay::read_row_filter;
+use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_sql};
 use walrelay_reports::error::{Error, NAME_INBOXES};
 use walrelay_reports::text::visible;
 
@@ -28,7 +32,7 @@ pub async fn execute(config: TraceConfig) -> Result<(), Error> {
 }
 
 async fn execute_plainly(config: TraceConfig) -> Result<(), Error> {
-    let outbox = connect_sql(&config.database.connect).await?;
+    let outbox = connect_outbox(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let found = trace(&outbox, &config).await?;
     outbox.close().await;
@@ -123,6 +127,9 @@ impl Trace {
         let absent = "not in the table: pruned, deleted, or never committed";
         part(&mut text, "outbox", &self.outbox, absent);
         let unrecorded = match self.outbox["settled"].as_bool() {
+            Some(_) if self.outbox[LEFT_OUT] == true => {
+                "no row: the row filter of the publication leaves the event out"
+            }
             Some(true) => "no row: the event was published at the first attempt",
             Some(false) => "no row: the event is not published yet",
             None => "no row: the event never failed, or its record was deleted",
@@ -142,7 +149,9 @@ impl Trace {
 
 /// Returns whether a row of the outbox has been published, as far as the relay knows.
 fn is_published(row: &Value, dispatch: &Value) -> bool {
-    row["settled"] == true && (dispatch.is_null() || dispatch["status"] == "published")
+    row["settled"] == true
+        && row[LEFT_OUT] != true
+        && (dispatch.is_null() || dispatch["status"] == "published")
 }
 
 async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Trace, Error> {
@@ -152,11 +161,13 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Trace, Error>
     let (mut row, mut occurred_at) = (Value::Null, None);
     for table in &config.database.outbox.tables {
         let column = column_of(outbox, table, &config.columns.id).await?;
-        let found = trace_outbox(outbox, &slots, table, &column, id).await?;
+        let filter = read_row_filter(outbox, &config.database.outbox, table).await?;
+        let found = trace_outbox(outbox, &slots, (table, filter.as_deref()), &column, id).await?;
         if !found.is_null() {
-            if let Some(names) = &config.columns.occurred_at {
-                let moment = column_of(outbox, table, names).await?;
-                occurred_at = found[&moment].as_str().map(str::to_owned);
+            let names = config.columns.occurred_at.as_ref();
+            if let Ok((column, time)) = time_column_of(outbox, table, names).await {
+                let zone = if time == TimeType::WithoutZone { " UTC" } else { "" };
+                occurred_at = found[&column].as_str().map(|moment| format!("{moment}{zone}"));
             }
             row = found;
         }

@@ -13,7 +13,10 @@ use std::time::SystemTime;
 
 use futures_util::TryStreamExt as _;
 use walrelay_errors::Code;
-use walrelay_pg_client::{PgError, SCHEMA, SqlClient, quote_identifier, quote_literal, sql};
+use walrelay_pg_client::{
+    PgError, SCHEMA, SqlClient, local_value_formats_sql, nullable_text_form_sql, quote_identifier,
+    quote_literal, sql, text_form_sql,
+};
 
 use super::condition::{Condition, refusal};
 use crate::archive::{ArchiveStore, ObjectName, ObjectRows};
@@ -103,8 +106,7 @@ impl<'a> Archiver<'a> {
         &self,
         excluded: &str,
     ) -> Result<Option<ArchivedObject>, ProtocolError> {
-        let Condition { text, seconds, .. } = self.condition;
-        let text = text.replace("$1", &seconds.to_string());
+        let text = self.condition.text(&self.condition.seconds.to_string());
         let name = ObjectName::Time(SystemTime::now());
         let selection = format!("({text}) AND {excluded}");
         let Selection { object, too_large } = self.archive_selection(&selection, name).await?;
@@ -117,7 +119,7 @@ impl<'a> Archiver<'a> {
 
     /// Deletes the rows of an object, if they may still be deleted.
     pub(super) async fn delete(&self, object: &ArchivedObject) -> Result<u64, ProtocolError> {
-        let Condition { table, text, seconds, .. } = self.condition;
+        let (Condition { table, seconds, .. }, text) = (self.condition, self.condition.text("$1"));
         let (places, identities) = places_of(&object.rows_found);
         // spliced: the table and the condition on its rows.
         let statement = format!(
@@ -182,7 +184,8 @@ impl<'a> Archiver<'a> {
         name: ObjectName<'_>,
     ) -> Result<Selection, ProtocolError> {
         let opened = format!(
-            "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ; {}",
+            "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ; {}{}",
+            local_value_formats_sql(),
             self.cursor_sql(selection)
         );
         let read = match self.client.batch_execute(&opened).await {
@@ -237,30 +240,32 @@ impl<'a> Archiver<'a> {
 
     fn cursor_sql(&self, selection: &str) -> String {
         let (Condition { table, id, .. }, size) = (self.condition, &self.size);
-        let id = quote_identifier(id);
+        let id = format!("c.{}", quote_identifier(id));
+        let (event_id, text) = (nullable_text_form_sql(&id), text_form_sql(&id));
         // spliced: the table, its columns and the selection of rows.
         format!(
             "DECLARE walrelay_archive NO SCROLL CURSOR FOR
-             SELECT c.{id}::text AS id, c.ctid::text AS place, {IDENTITY} AS identity,
-                    coalesce(hashtextextended(c.{id}::text, 0), 0) AS hash, ({size}) AS size
+             SELECT {event_id} AS id, c.ctid::text AS place, {IDENTITY} AS identity,
+                    hashtextextended({text}, 0) AS hash, ({size}) AS size
                FROM {table} c WHERE {selection}"
         )
     }
 
     fn lines_sql(&self) -> String {
         let Condition { table, id, .. } = self.condition;
-        let (id, name) = (quote_identifier(id), quote_literal(&table.to_string()));
+        let (id, name) = (format!("c.{}", quote_identifier(id)), quote_literal(&table.to_string()));
+        let (event_id, text) = (nullable_text_form_sql(&id), text_form_sql(&id));
         // A line break of a json column is outside its strings, so a space has the same meaning.
         // spliced: the table and its column.
         format!(
             "SELECT translate(json_build_object(
-                      'table', {name}, 'event_id', c.{id}::text, 'xmin', c.xmin::text, 'dispatch_status', (
+                      'table', {name}, 'event_id', {event_id}, 'xmin', c.xmin::text, 'dispatch_status', (
                         SELECT d.status FROM {SCHEMA}.app_outbox_dispatch d
-                         WHERE d.event_id = c.{id}::text AND d.replay_id = '' ORDER BY d.updated_at DESC LIMIT 1),
-                      'row', row_to_json(c))::text, E'\\n\\r', '  ') AS line
+                         WHERE d.event_id = {text} AND d.replay_id = '' ORDER BY d.updated_at DESC LIMIT 1),
+                      'row', row_to_json(c.*))::text, E'\\n\\r', '  ') AS line
                FROM {table} c
               WHERE c.ctid = ANY ($1::text[]::tid[]) AND {IDENTITY} IN (SELECT unnest($2::text[]))
-              ORDER BY c.{id}, c.ctid"
+              ORDER BY {id}, c.ctid"
         )
     }
 

@@ -1,7 +1,7 @@
 //! The slot whose record keeps old rows in the outbox, for the log.
 
 use walrelay_errors::Code;
-use walrelay_pg_client::{PgError, SqlClient, is_settled_sql, quote_identifier, sql};
+use walrelay_pg_client::{PgError, SqlClient, is_settled_sql, own_rows_sql, sql};
 
 use super::condition::{Condition, refusal};
 use crate::protocols::protocol_error::ProtocolError;
@@ -14,13 +14,13 @@ pub(super) async fn log_retaining_slot(
     let oldest = client.query_opt(sql!("retaining_slot.sql", "oldest_record"), &[]).await;
     let Some(oldest) = oldest.map_err(PgError::from)? else { return Ok(()) };
     let (slot, is_there): (String, bool) = (oldest.get("slot"), oldest.get("is_there"));
-    let Condition { table, seconds, occurred_at, .. } = condition;
-    let occurred_at = quote_identifier(occurred_at);
+    let (Condition { table, seconds, .. }, is_old) = (condition, condition.is_old("$1"));
     let is_settled = is_settled_sql("c.xmin", "$2::text::xid8");
-    // spliced: the table and its column.
+    let is_own = own_rows_sql(table, "c");
+    // spliced: the table and the condition on its column.
     let statement = format!(
         "SELECT count(*) FROM {table} c
-          WHERE c.{occurred_at} < now() - make_interval(secs => $1) AND NOT {is_settled}"
+          WHERE {is_old} AND NOT {is_settled} AND {is_own}"
     );
     let settled_xid: String = oldest.get("settled_xid");
     let row = client.query_one(&statement, &[seconds, &settled_xid]).await;

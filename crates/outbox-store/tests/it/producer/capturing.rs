@@ -96,6 +96,64 @@ async fn truncate_is_refused() {
 }
 
 #[tokio::test]
+async fn truncate_of_one_partition_is_refused_and_inheritance_children_are() {
+    let Some(world) = world().await else { return };
+    world
+        .run(
+            "CREATE TABLE orders (id text PRIMARY KEY) PARTITION BY LIST (id);
+             CREATE TABLE orders_a PARTITION OF orders FOR VALUES IN ('a') PARTITION BY LIST (id);
+             CREATE TABLE orders_a_a PARTITION OF orders_a FOR VALUES IN ('a');
+             CREATE TABLE orders_b PARTITION OF orders FOR VALUES IN ('b');
+             SELECT app_outbox_capture('orders', 'order', 'id');
+             INSERT INTO orders VALUES ('a'), ('b');
+             CREATE TABLE orders_c PARTITION OF orders FOR VALUES IN ('c');
+             SELECT app_outbox_capture('orders', 'order', 'id');
+             INSERT INTO orders VALUES ('c')",
+        )
+        .await;
+    for table in ["orders", "orders_a", "orders_a_a", "orders_b", "orders_c"] {
+        let error = world.refused(&format!("TRUNCATE {table}")).await;
+        assert_eq!(error.code(), &SqlState::RESTRICT_VIOLATION, "{table}");
+    }
+    assert_eq!(world.outbox().await.len(), 3);
+
+    world
+        .run("CREATE TABLE parents (id text PRIMARY KEY); CREATE TABLE child () INHERITS (parents)")
+        .await;
+    let error = world.refused("SELECT app_outbox_capture('parents', 'parent', 'id')").await;
+    assert_eq!(error.code(), &SqlState::WRONG_OBJECT_TYPE);
+}
+
+#[tokio::test]
+async fn a_captured_row_has_the_same_text_in_every_session() {
+    let Some(world) = world().await else { return };
+    world
+        .run(
+            "CREATE TABLE samples (id text PRIMARY KEY, f float8, f4 float4, b bytea, i interval, at timestamptz, r daterange);
+             SELECT app_outbox_capture('samples', 'sample', 'id')",
+        )
+        .await;
+    let values = "0.1::float8 + 0.2, 0.1::float4 + 0.2::float4, '\\xff00', '1 year 2 days', '2026-01-02 03:04:05+00',
+        '[2026-01-02,2026-02-03)'";
+    world.run(&format!("INSERT INTO samples VALUES ('s', {values})")).await;
+    let insert = format!("INSERT INTO samples VALUES ('s', {values})");
+    world
+        .run(&format!(
+            "DELETE FROM samples; SET extra_float_digits = -3; SET intervalstyle = 'sql_standard';
+             SET bytea_output = 'escape'; SET timezone = 'Asia/Kathmandu'; {insert};
+             SET datestyle = 'German'; UPDATE samples SET id = 's'; DELETE FROM samples"
+        ))
+        .await;
+    let events = world.outbox().await;
+    let payload = |event: &str| event.split_once('{').map(|(_, payload)| payload.to_owned());
+    let first = payload(&events[0]).expect("a payload");
+    assert!(first.contains("0.30000000000000004") && first.contains("+00:00"), "{first}");
+    for event in &events {
+        assert_eq!(payload(event).as_ref(), Some(&first), "{event}");
+    }
+}
+
+#[tokio::test]
 async fn without_chosen_columns_the_whole_row_is_published() {
     let Some(world) = world().await else { return };
     with_orders(&world, "SELECT app_outbox_capture('orders', 'order', 'id')").await;

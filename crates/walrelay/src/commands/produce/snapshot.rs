@@ -12,7 +12,7 @@ use walrelay_command_line::config::{
     ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart,
 };
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_sql, quote_identifier, sql};
+use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_outbox, quote_identifier, sql};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
 use walrelay_reports::json::json_text;
@@ -37,7 +37,7 @@ const BATCHES_PER_SECOND: u32 = 10;
 /// The table cannot be read as a snapshot, Postgres refuses, or a signal came. The next run
 /// continues after the last committed batch.
 pub async fn execute(config: SnapshotConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let client = connect_sql(&config.connect).await?;
+    let client = connect_outbox(&config.connect).await?;
     let pid = backend_pid(&client).await?;
     let work = snapshot(&client, &config, shutdown);
     let done = run_cancellable_in(&config.connect, pid, work, shutdown).await;

@@ -7,7 +7,7 @@ use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::protocols::{AdminSession, Change, ProtocolError, Step};
 use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_outbox_replay::read_slot_holder;
-use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_outbox};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
 use walrelay_reports::json::json_text;
@@ -125,7 +125,7 @@ pub(in crate::commands) async fn run_protocol<T>(
 ) -> Result<T, Error> {
     let shutdown = terminal.shutdown;
     let client = tokio::select! {
-        connected = connect_sql(connect) => connected?,
+        connected = connect_outbox(connect) => connected?,
         () = shutdown.requested() => return Err(Error::Interrupted),
     };
     let session = AdminSession { client: &client, connect, operator: &terminal, stop: shutdown };
