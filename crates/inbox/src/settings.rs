@@ -6,6 +6,7 @@ use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 
 use crate::apply::handler_kind::Effect;
+use crate::apply::pull_stream::LEASE;
 use crate::error::InboxError;
 use crate::retention::{IdleKeys, InboxRetention};
 
@@ -15,6 +16,11 @@ use crate::retention::{IdleKeys, InboxRetention};
 const ROUNDS_HELD: usize = 4;
 /// The minimum number of messages held. With fewer, small batches would wait for the service.
 const MESSAGES_MIN: usize = 1_000;
+
+/// The default of [`Until::CaughtUp`]. After a kill, Pub/Sub redelivers the killed consumer's messages
+/// only when its leases run out.
+pub const QUIET_FOR: Duration = Duration::from_secs(30);
+const _: () = assert!(QUIET_FOR.as_secs() > LEASE.as_secs(), "a killed consumer's messages come in time");
 
 /// The action after a dead event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +87,13 @@ impl Dedupe {
 pub enum Until {
     /// Never.
     Stopped,
-    /// After a quiet time in which no message is held and no row is due.
-    CaughtUp,
+    /// Once Pub/Sub has answered and the quiet time has passed, in which no message arrives, no
+    /// message is held and no row is due.
+    CaughtUp {
+        /// The quiet time. It must be longer than the leases of other consumers of the
+        /// subscription, and [`QUIET_FOR`] is.
+        quiet_for: Duration,
+    },
 }
 
 /// All settings of a consumer. [`Settings::new`] has the defaults of `walrelay consumer run`.

@@ -21,8 +21,10 @@ const LEASE_SECONDS: i32 = 20;
 
 /// The ids in one request. A request may have 512 KiB, and an id has about 200 bytes.
 const IDS_MAX: usize = 1_000;
-/// The interval of keepalives on a quiet stream, as in the official clients.
-const KEEPALIVE: Duration = Duration::from_secs(30);
+/// The interval of pings, also on a busy stream, as in the official clients.
+const PING_EVERY: Duration = Duration::from_secs(30);
+/// The wait before a ping for which the stream had no capacity is sent again.
+const PING_RETRY: Duration = Duration::from_secs(1);
 /// The time that the service has to take the last requests.
 const STREAM_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -65,7 +67,10 @@ pub(crate) struct PullStream {
     /// Acknowledgements to send, in order.
     acknowledgements: Vec<String>,
     renewals: Vec<String>,
-    spoke_at: Instant,
+    /// The time of the next ping: an empty request, which the service answers.
+    ping_at: Instant,
+    /// Whether the service has answered on the open stream.
+    has_answered: bool,
 }
 
 /// Returns the first request of every stream of a process.
@@ -98,7 +103,8 @@ impl PullStream {
             failures: 0,
             acknowledgements: Vec::new(),
             renewals: Vec::new(),
-            spoke_at: now,
+            ping_at: now,
+            has_answered: false,
         }
     }
 
@@ -106,10 +112,15 @@ impl PullStream {
         matches!(self.state, State::Open(_))
     }
 
-    /// Returns the time of the next keepalive, or of the next attempt to open the stream.
+    /// Returns whether the service has answered on the open stream.
+    pub(crate) const fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// Returns the time of the next ping, or of the next attempt to open the stream.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         match self.state {
-            State::Open(_) => Some(self.spoke_at + KEEPALIVE),
+            State::Open(_) => Some(self.ping_at),
             State::Closed { until } => Some(until),
         }
     }
@@ -122,7 +133,9 @@ impl PullStream {
             return false;
         }
         self.state = State::Open(self.subscriber.pull(self.first.clone()));
-        self.spoke_at = now;
+        // The service may send even its headers only with its first response.
+        self.ping_at = now;
+        self.has_answered = false;
         true
     }
 
@@ -154,6 +167,7 @@ impl PullStream {
     /// Notes a response, which proves that the stream works.
     pub(crate) fn worked(&mut self) {
         self.failures = 0;
+        self.has_answered = true;
     }
 
     /// Closes the stream until the back-off is over.
@@ -195,24 +209,29 @@ impl PullStream {
         loop {
             let acknowledged = self.acknowledgements.len().min(IDS_MAX);
             let renewed = self.renewals.len().min(IDS_MAX - acknowledged);
-            if acknowledged + renewed == 0 && self.spoke_at + KEEPALIVE > now {
+            let is_ping = self.ping_at <= now;
+            if acknowledged + renewed == 0 && !is_ping {
                 return;
             }
             let permit = match pull.requests.try_reserve() {
                 Ok(permit) => permit,
                 // The responses report the end of the stream.
                 Err(TrySendError::Full(()) | TrySendError::Closed(())) => {
-                    self.spoke_at = now;
+                    self.ping_at = self.ping_at.max(now + PING_RETRY);
                     return;
                 }
             };
+            if is_ping {
+                self.ping_at = now + PING_EVERY;
+                permit.send(StreamingPullRequest::default());
+                continue;
+            }
             permit.send(StreamingPullRequest {
                 ack_ids: self.acknowledgements.drain(..acknowledged).collect(),
                 modify_deadline_ack_ids: self.renewals.drain(..renewed).collect(),
                 modify_deadline_seconds: vec![LEASE_SECONDS; renewed],
                 ..StreamingPullRequest::default()
             });
-            self.spoke_at = now;
         }
     }
 

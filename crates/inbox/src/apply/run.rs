@@ -22,7 +22,7 @@ use crate::apply::apply_options::Plan;
 use crate::apply::job::{Job, JobResult};
 use crate::apply::loop_reporter::Observed;
 use crate::apply::loop_state::{
-    End, LoopState, PAUSED_TURN, PeriodicTask, QUIET, Stored, TURN, seed,
+    End, LoopState, PAUSED_TURN, PeriodicTask, Stored, TURN, seed,
 };
 use crate::apply::prune_step::PruneOrder;
 use crate::apply::pull_stream::{
@@ -164,10 +164,10 @@ impl Run {
         self.keep_stream(now);
         if self.course == LoopState::On {
             self.begin_jobs(now);
-            if self.settings.until == Until::CaughtUp && self.is_caught_up(now) {
+            if self.is_caught_up(now) {
                 self.drain("caught up");
             }
-            if self.settings.until == Until::CaughtUp && self.observed.is_refused() {
+            if self.catches_up() && self.observed.is_refused() {
                 self.wanted_end = End::Refused;
                 self.drain("the server refuses every event, and nothing will catch up");
             }
@@ -397,7 +397,7 @@ impl Run {
             Err(error) => self.observed.complain(error.failure(), &error.to_string(), &[]),
         }
         // A run that catches up logs the pending rows of the last check at its end.
-        let is_often = self.is_paused || self.settings.until == Until::CaughtUp;
+        let is_often = self.is_paused || self.catches_up();
         let every = if is_often { LOOK_OFTEN } else { LOOK_EVERY };
         self.look = PeriodicTask::Due(now + every);
     }
@@ -407,7 +407,7 @@ impl Run {
         if !std::mem::replace(&mut self.is_paused, true) {
             Observed::note_pause(&self.plan.consumer);
         }
-        if self.settings.until == Until::CaughtUp && self.course == LoopState::On {
+        if self.catches_up() && self.course == LoopState::On {
             self.wanted_end = End::Paused;
             self.drain("the consumer is paused, and will not catch up");
         }
@@ -505,23 +505,25 @@ impl Run {
         }
     }
 
+    /// Returns whether the run ends once it has caught up.
+    const fn catches_up(&self) -> bool {
+        matches!(self.settings.until, Until::CaughtUp { .. })
+    }
+
     fn is_caught_up(&mut self, now: Instant) -> bool {
+        let Until::CaughtUp { quiet_for } = self.settings.until else { return false };
+        // A stream that has not answered yet says nothing about the subscription.
         let is_quiet = self.intake.messages() == 0
-            && self.jobs.is_empty()
             && self.stored == Stored::Nothing
             && self.link.is_open()
-            && self.link.is_settled();
+            && self.link.has_answered();
         if !is_quiet {
-            // A running check of the inbox does not restart the quiet time.
-            let only_looks = self.intake.messages() == 0
-                && self.stored == Stored::Nothing
-                && self.link.is_open();
-            if !only_looks {
-                self.quiet_since = now;
-            }
+            self.quiet_since = now;
             return false;
         }
-        now - self.quiet_since >= QUIET
+        // A running check of the inbox does not restart the quiet time.
+        let is_settled = self.jobs.is_empty() && self.link.is_settled();
+        is_settled && now - self.quiet_since >= quiet_for
     }
 
     fn drain(&mut self, why: &'static str) {
