@@ -198,7 +198,7 @@ async fn until_caught_up_waits_for_an_answer_and_for_the_leases_of_others() {
     let mut held = 0;
     while held < 50 {
         let response = stream.responses.next().await.expect("the stream is open");
-        held += response.expect("a response").messages.len();
+        held += response.expect("a response").messages().count();
     }
     drop(stream);
     let quiet = ["--until-caught-up", "--quiet-for", "12s"];

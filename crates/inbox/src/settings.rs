@@ -6,7 +6,6 @@ use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 
 use crate::apply::handler_kind::Effect;
-use crate::apply::pull_stream::LEASE;
 use crate::error::InboxError;
 use crate::retention::{IdleKeys, InboxRetention};
 
@@ -17,10 +16,17 @@ const ROUNDS_HELD: usize = 4;
 /// The minimum number of messages held. With fewer, small batches would wait for the service.
 const MESSAGES_MIN: usize = 1_000;
 
+/// The lease on the stream. Renewals may be seconds late, and another consumer soon receives the
+/// messages of a dead one.
+pub(crate) const LEASE: Duration = Duration::from_secs(20);
+/// The same, as requests have it.
+pub(crate) const LEASE_SECONDS: i32 = 20;
+
 /// The default of [`Until::CaughtUp`]. After a kill, Pub/Sub redelivers the killed consumer's messages
 /// only when its leases run out.
 pub const QUIET_FOR: Duration = Duration::from_secs(30);
-const _: () = assert!(QUIET_FOR.as_secs() > LEASE.as_secs(), "a killed consumer's messages come in time");
+const _: () =
+    assert!(QUIET_FOR.as_secs() > LEASE.as_secs(), "a killed consumer's messages come in time");
 
 /// The action after a dead event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
