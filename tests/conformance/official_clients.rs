@@ -33,33 +33,71 @@ fn installed(file: &str) -> Option<PathBuf> {
     }
 }
 
+/// The check that takes more than a minute.
+const IDLE: [&str; 1] = ["an idle subscriber receives after 70 s"];
+
+/// Returns the official Go client.
+fn go() -> Option<Command> {
+    installed("go/conformance").map(clean_command)
+}
+
+/// Returns the official Java client.
+fn java() -> Option<Command> {
+    installed("java/conformance/built")?;
+    let libraries = installed("java/conformance/lib")?;
+    let classes = libraries.with_file_name("classes");
+    let mut java = clean_command("java");
+    java.arg("-cp").arg(format!("{}:{}/*", classes.display(), libraries.display()));
+    java.arg("Conformance");
+    Some(java)
+}
+
 /// Runs a program. It limits its own time, so this call returns.
-async fn every_check_passes(mut program: Command) {
-    let service = PubSub::start();
+async fn every_check_passes(mut program: Command, service: &PubSub, checks: &[&str]) {
     program.env("PUBSUB_EMULATOR_HOST", service.address());
     let output = tokio::task::spawn_blocking(move || program.output()).await;
     let output = output.expect("no panic").expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let passed: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("ok: ")).collect();
-    assert_eq!(passed, CHECKS, "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(passed, checks, "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}");
 }
 
 #[tokio::test]
 async fn the_official_go_client_passes_every_check() {
-    let Some(program) = installed("go/conformance") else { return };
-    every_check_passes(clean_command(program)).await;
+    let Some(program) = go() else { return };
+    every_check_passes(program, &PubSub::start(), &CHECKS).await;
 }
 
 #[tokio::test]
 async fn the_official_java_client_passes_every_check() {
-    if installed("java/conformance/built").is_none() {
+    let Some(program) = java() else { return };
+    every_check_passes(program, &PubSub::start(), &CHECKS).await;
+}
+
+/// A client whose pings are not answered opens its stream again after 20 s.
+async fn an_idle_client_keeps_its_stream(program: Option<Command>) {
+    #[expect(clippy::disallowed_methods, reason = "a test's switch, not configuration")]
+    if std::env::var("WALRELAY_LONG").as_deref() != Ok("1") {
+        skip::<()>("takes more than a minute; set WALRELAY_LONG=1");
         return;
     }
-    let Some(libraries) = installed("java/conformance/lib") else { return };
-    let classes = libraries.with_file_name("classes");
-    let mut java = clean_command("java");
-    java.arg("-cp").arg(format!("{}:{}/*", classes.display(), libraries.display()));
-    java.arg("Conformance");
-    every_check_passes(java).await;
+    let Some(mut program) = program else { return };
+    let service = PubSub::start();
+    // This fault only counts the streams.
+    service.fault("on=streaming-pull,delay=0ms");
+    program.arg("idle");
+    every_check_passes(program, &service, &IDLE).await;
+    let opened: Vec<u64> = service.emulator().faults().iter().map(|fault| fault.hits).collect();
+    assert_eq!(opened, [1], "the client has opened its stream again");
+}
+
+#[tokio::test]
+async fn an_idle_official_go_client_keeps_its_stream() {
+    an_idle_client_keeps_its_stream(go()).await;
+}
+
+#[tokio::test]
+async fn an_idle_official_java_client_keeps_its_stream() {
+    an_idle_client_keeps_its_stream(java()).await;
 }

@@ -274,7 +274,8 @@ impl Page {
             .env("PUBSUB_EMULATOR_HOST", self.pubsub.address())
             .env("CONTROL", self.control.address())
             .env("SCRATCH", &self.scratch.0)
-            .env("PUBSUB_PROJECT_ID", "local");
+            .env("PUBSUB_PROJECT_ID", "local")
+            .env("WALRELAY_QUIET_FOR", "300ms");
     }
 
     async fn program(&self, block: &Block, place: &str) {

@@ -60,7 +60,8 @@ impl Incident {
             .env("DATABASE_URL", &url)
             .env("READ_URL", &url)
             .env("PUBSUB_EMULATOR_HOST", self.pubsub.address())
-            .env("PUBSUB_PROJECT_ID", "local");
+            .env("PUBSUB_PROJECT_ID", "local")
+            .env("WALRELAY_QUIET_FOR", "300ms");
         // The runtime serves the Pub/Sub that the command uses, so a blocking thread waits.
         let ended = tokio::task::spawn_blocking(move || command.output()).await;
         let output = ended.expect("the command is waited for").expect("bash starts");

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::StreamExt as _;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::StreamingPullRequest;
 use tokio::sync::Mutex;
 use tokio_postgres::{NoTls, SimpleQueryMessage};
+use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::proxy::{Network, Proxy};
 use walrelay_testkit::wait_until;
@@ -171,6 +174,41 @@ async fn until_caught_up_reports_pending_and_dead_events() {
     let failed = done.text.lines().find(|line| line.contains("\"result\":\"dead\""));
     let failed = failed.expect("the failed event is logged");
     assert!(failed.contains(&format!("\"consumer\":\"{CONSUMER}\"")), "{failed}");
+}
+
+/// Silence of Pub/Sub is no sign that nothing is left.
+#[tokio::test]
+async fn until_caught_up_waits_for_an_answer_and_for_the_leases_of_others() {
+    let Some(world) = world().await else { return };
+    world.pubsub.fault("on=streaming-pull,first=1,hold-before");
+    let late = world.consumer(["--until-caught-up"]).start();
+    world.pubsub.wait_held(DEADLINE).await;
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.pubsub.heal();
+    let done = late.finish(DEADLINE).await;
+    assert_eq!((done.code, world.applied_count().await), (Some(0), 50), "{}", done.text);
+
+    // Another client holds these events, and dies.
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
+    let other = Subscriber::connect(&endpoint).expect("a client");
+    let mut stream = other.pull(StreamingPullRequest {
+        subscription: format!("projects/test/subscriptions/{CONSUMER}"),
+        stream_ack_deadline_seconds: 10,
+        ..StreamingPullRequest::default()
+    });
+    let mut held = 0;
+    while held < 50 {
+        let response = stream.responses.next().await.expect("the stream is open");
+        held += response.expect("a response").messages().count();
+    }
+    drop(stream);
+    let quiet = ["--until-caught-up", "--quiet-for", "12s"];
+    let done = world.consumer(quiet).finish(DEADLINE).await;
+    assert_eq!((done.code, world.applied_count().await), (Some(0), 100), "{}", done.text);
+    world.assert_applied_exactly_once().await;
 }
 
 #[tokio::test]

@@ -81,6 +81,9 @@ async fn consume_by(world: &InboxDatabase, effect: Effect, until: Until) {
     consume_with(settings(world, effect, until)).await;
 }
 
+/// No other consumer holds messages. A failed event is retried within the quiet time.
+const CAUGHT_UP: Until = Until::CaughtUp { quiet_for: Duration::from_secs(3) };
+
 fn settings(world: &InboxDatabase, effect: Effect, until: Until) -> Settings {
     let connect = ConnectConfig::parse(world.url(), &PgEnv::default()).expect("a URL");
     let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
@@ -117,7 +120,7 @@ async fn with_a_handler_in_rust_every_event_takes_effect_once_and_in_order() {
     world.pubsub.fault(&format!("on=acknowledge,subscription={CONSUMER},first=3,lose"));
     world.insert_events(20, 600).await;
     world.catch_up().await;
-    consume(&world, Until::CaughtUp).await;
+    consume(&world, CAUGHT_UP).await;
     world.assert_applied_exactly_once().await;
 }
 
@@ -129,7 +132,7 @@ async fn an_event_that_fails_in_a_rust_handler_is_isolated_and_its_key_waits() {
     insert(&world, "key-2", r#"{"never": 1}"#).await;
     world.insert_events(10, 100).await;
     world.catch_up().await;
-    let until_caught_up = consume(&world, Until::CaughtUp);
+    let until_caught_up = consume(&world, CAUGHT_UP);
     until_caught_up.await;
 
     assert_eq!(world.applied_count().await, 180);
@@ -144,7 +147,7 @@ async fn an_event_that_fails_in_a_rust_handler_is_isolated_and_its_key_waits() {
     for row in world.client().query(ids, &[]).await.expect("dead rows") {
         world.succeed(["inbox", "discard", "--yes", row.get(0), "--reason", "poison"]).await;
     }
-    consume(&world, Until::CaughtUp).await;
+    consume(&world, CAUGHT_UP).await;
     assert_eq!(world.applied_count().await, 200);
     let sum = "SELECT sum(events)::bigint FROM effect.balance";
     assert_eq!(world.number(sum).await, 200);
@@ -167,7 +170,7 @@ async fn a_gap_behind_what_a_handler_in_rust_fails_on_uses_up_no_attempt() {
     world.catch_up().await;
     let hold = || Settings {
         on_gap: OnGap::Hold,
-        ..settings(&world, Effect::handler(AddHandler), Until::CaughtUp)
+        ..settings(&world, Effect::handler(AddHandler), CAUGHT_UP)
     };
     consume_with(hold()).await;
     let waiting = "SELECT string_agg(concat_ws(' ', ordering_key, version, status, attempts, error_code), ', '
@@ -211,7 +214,7 @@ async fn session_settings_of_a_rust_handler_are_reset_before_the_next_statement(
     insert(&world, "key-1", r#"{"never": 1}"#).await;
     world.insert_events(10, 100).await;
     world.catch_up().await;
-    let consuming = consume_by(&world, Effect::handler(SessionChanger), Until::CaughtUp);
+    let consuming = consume_by(&world, Effect::handler(SessionChanger), CAUGHT_UP);
     tokio::time::timeout(DEADLINE, consuming).await.expect("nothing is in the way of any batch");
     let dead = "SELECT string_agg(error_code || ' ' || last_error, ', ') FROM app_inbox WHERE status = 'dead'";
     let dead: String = world.client().query_one(dead, &[]).await.expect("dead rows").get(0);

@@ -39,6 +39,7 @@ mod problem_reports;
 mod prune;
 mod publication;
 mod publication_gaps;
+mod pull_streams;
 mod rebuild;
 mod rebuild_from_outbox;
 mod rebuild_into_schema;

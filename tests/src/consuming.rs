@@ -46,6 +46,11 @@ impl InboxDatabase {
         let create = ["--create", "--topic", "video.events"];
         let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
         self.succeed(init.into_iter().chain(create).chain(options)).await;
+        self.set_up_handler().await;
+    }
+
+    /// Creates the handler of the consumer, once the inbox is there.
+    pub async fn set_up_handler(&self) {
         self.execute(&self.with_event_type(HANDLER)).await;
     }
 

@@ -400,6 +400,11 @@ pub(crate) struct ConsumerOptions {
     /// A gap corrupts a read model.
     #[arg(long, value_name = "POLICY", default_value = "hold", value_parser = word(CONSUMER_ON_DEAD))]
     pub on_dead: walrelay_inbox::OnDead,
+    /// With --until-caught-up, how long nothing has come before the consumer stops; 100ms to 1d
+    ///
+    /// Longer than the leases of other instances: what a killed one held is redelivered after 20 s.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration("100ms", "1d"))]
+    pub quiet_for: Duration,
     #[command(flatten)]
     pub in_flight: InFlightOptions,
     #[command(flatten)]
@@ -469,8 +474,8 @@ const OUTPUT_FORMATS: &[(&str, OutputFormat)] =
 pub(crate) struct UntilOption {
     /// Stop with 0 once every row committed before the start is published or recorded, and no retry is due
     ///
-    /// `consumer run` stops once nothing has come for 3 s, and nothing is held or due. `run` does not wait for another
-    /// command: it exits with 3 while an operation on the slot is unfinished.
+    /// `consumer run` stops once Pub/Sub has answered, nothing has come for --quiet-for, and nothing is held or due. `run`
+    /// does not wait for another command: it exits with 3 while an operation on the slot is unfinished.
     #[arg(long)]
     pub until_caught_up: bool,
 }

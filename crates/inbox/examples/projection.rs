@@ -15,7 +15,7 @@ use std::error::Error;
 use serde_json::Value;
 use walrelay_inbox::{
     ConnectConfig, Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, Metrics,
-    PgEnv, Settings, Transaction, Until,
+    PgEnv, QUIET_FOR, Settings, Transaction, Until,
 };
 
 struct Projection;
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Err(_) => Endpoint::production(),
     };
     let settings = Settings {
-        until: Until::CaughtUp,
+        until: Until::CaughtUp { quiet_for: QUIET_FOR },
         ..Settings::new(name.as_str(), Effect::handler(Projection), connect, endpoint)
     };
     let consumer = Consumer::prepare(settings).await?;

@@ -93,6 +93,7 @@ struct State {
     /// The problems that stop events from being applied, one field for each source.
     database_problem: Option<String>,
     stream_problem: Option<String>,
+    topic_problem: Option<String>,
     /// The consumer's row, the rebuild and stuck events, as the last check found them.
     row_problem: Option<String>,
     rebuild: Rebuild,
@@ -115,6 +116,7 @@ impl Health {
                 generation: 0,
                 database_problem: None,
                 stream_problem: None,
+                topic_problem: None,
                 row_problem: None,
                 rebuild: Rebuild::None,
                 stuck: None,
@@ -167,6 +169,14 @@ impl Health {
     /// Sets or clears the stream problem. Returns whether the problem changed.
     pub(crate) fn set_stream_problem(&self, problem: Option<String>) -> bool {
         let state = &mut self.state().stream_problem;
+        let is_news = *state != problem;
+        *state = problem;
+        is_news
+    }
+
+    /// Sets or clears the problem of a deleted topic. Returns whether the problem changed.
+    pub(crate) fn set_topic_problem(&self, problem: Option<String>) -> bool {
+        let state = &mut self.state().topic_problem;
         let is_news = *state != problem;
         *state = problem;
         is_news
@@ -238,6 +248,7 @@ impl Health {
         };
         let database = state.database_problem.as_ref().map(|text| format!("database: {text}"));
         let stream = state.stream_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
+        let topic = state.topic_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
         let (row, stuck) = (state.row_problem.clone(), state.stuck.clone());
         let rebuild = match &state.rebuild {
             Rebuild::InPlace(report) => Some(report.clone()),
@@ -251,6 +262,7 @@ impl Health {
             .chain(database)
             .chain(stuck)
             .chain(stream)
+            .chain(topic)
             .collect()
     }
 

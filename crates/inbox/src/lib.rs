@@ -56,7 +56,7 @@ pub use retention::{
     IdleKeys, InboxRetention, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN,
     redelivery_window_with_dead_letters,
 };
-pub use settings::{Dedupe, OnDead, OnGap, Settings, Until};
+pub use settings::{Dedupe, OnDead, OnGap, QUIET_FOR, Settings, Until};
 pub use subscription_messages::Messages;
 pub use subscription_warning::{DELIVERY_ATTEMPTS_MAX, SubscriptionWarning};
 pub use tokio_postgres::{self, Transaction};

@@ -16,6 +16,18 @@ const ROUNDS_HELD: usize = 4;
 /// The minimum number of messages held. With fewer, small batches would wait for the service.
 const MESSAGES_MIN: usize = 1_000;
 
+/// The lease on the stream. Renewals may be seconds late, and another consumer soon receives the
+/// messages of a dead one.
+pub(crate) const LEASE: Duration = Duration::from_secs(20);
+/// The same, as requests have it.
+pub(crate) const LEASE_SECONDS: i32 = 20;
+
+/// The default of [`Until::CaughtUp`]. After a kill, Pub/Sub redelivers the killed consumer's messages
+/// only when its leases run out.
+pub const QUIET_FOR: Duration = Duration::from_secs(30);
+const _: () =
+    assert!(QUIET_FOR.as_secs() > LEASE.as_secs(), "a killed consumer's messages come in time");
+
 /// The action after a dead event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDead {
@@ -82,8 +94,13 @@ impl Dedupe {
 pub enum Until {
     /// Never.
     Stopped,
-    /// After a quiet time in which no message is held and no row is due.
-    CaughtUp,
+    /// Once Pub/Sub has answered and the quiet time has passed, in which no message arrives, no
+    /// message is held and no row is due.
+    CaughtUp {
+        /// The quiet time. It must be longer than the leases of other consumers of the
+        /// subscription, and [`QUIET_FOR`] is.
+        quiet_for: Duration,
+    },
 }
 
 /// All settings of a consumer. [`Settings::new`] has the defaults of `walrelay consumer run`.

@@ -8,13 +8,15 @@ use futures_util::StreamExt as _;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::StreamingPullRequest;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
-use walrelay_pubsub::{ReceivedMessage, Subscriber};
+use walrelay_pubsub::{ReceivedMessage, StreamingPull, Subscriber, is_announced_end};
 
 use crate::error::InboxError;
 use crate::event::Event;
 
 /// After so long without a new message from before the start, every message has been read.
 const QUIET: Duration = Duration::from_secs(5);
+/// The time that the service has to end the stream after us.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// The maximum lead of the service's clock over ours. Messages published before the start then
 /// still count as such.
 const CLOCK_LEAD_MAX: Duration = Duration::from_secs(5);
@@ -48,31 +50,46 @@ impl Messages {
         }
         let mut read =
             Self { ids: HashSet::new(), hashers: [RandomState::new(), RandomState::new()] };
-        let mut stream = subscriber.pull(StreamingPullRequest {
+        let stream = subscriber.pull(StreamingPullRequest {
             subscription: subscription.to_owned(),
             stream_ack_deadline_seconds: LEASE_SECONDS,
             ..StreamingPullRequest::default()
         });
+        let StreamingPull { requests, mut responses } = stream;
+        let mut requests = Some(requests);
         let mut leased = Vec::new();
         let began = SystemTime::now() + CLOCK_LEAD_MAX;
-        let mut news_at = Instant::now();
-        while let Ok(heard) = timeout_at(news_at + QUIET, stream.responses.next()).await {
+        let refused = |status| {
+            let (subscription, source) = (subscription.to_owned(), Box::new(status));
+            InboxError::Pull { subscription, source }
+        };
+        let mut ends_at = Instant::now() + QUIET;
+        loop {
+            let Ok(heard) = timeout_at(ends_at, responses.next()).await else {
+                // A silent service may have lost the stream. A live one answers the end of our half
+                // with the end of its own.
+                if requests.take().is_none() {
+                    return Err(refused(Status::deadline_exceeded("no answer on the stream")));
+                }
+                ends_at = Instant::now() + ANSWER_WITHIN;
+                continue;
+            };
             let closed = || Err(Status::unavailable("the service has closed the stream"));
-            let response = heard.unwrap_or_else(closed).map_err(|status| InboxError::Pull {
-                subscription: subscription.to_owned(),
-                source: Box::new(status),
-            })?;
-            let mut is_news = false;
-            for received in response.messages {
-                is_news |= read.add(&received, began);
+            let response = match heard.unwrap_or_else(closed) {
+                Ok(response) => response,
+                // The end that we asked for.
+                Err(status) if requests.is_none() && is_announced_end(&status) => break,
+                Err(status) => return Err(refused(status)),
+            };
+            for received in response.messages().flatten() {
+                if read.add(&received, began) && requests.is_some() {
+                    ends_at = Instant::now() + QUIET;
+                }
                 leased.push(received.ack_id);
-            }
-            if is_news {
-                news_at = Instant::now();
             }
         }
         // On an open stream, Pub/Sub would redeliver nacked messages at once.
-        drop(stream);
+        drop(responses);
         for ids in leased.chunks(IDS_MAX) {
             if let Err(status) = subscriber.hand_back(subscription, ids.to_vec()).await {
                 tracing::warn!(%status, "not everything could be handed back: it is redelivered within 10 minutes");

@@ -28,6 +28,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// A channel and the credentials of its calls. Clones share both.
 #[derive(Clone)]
 pub(crate) struct AuthorisedChannel {
+    transport: Transport,
     channel: Channel,
     headers: Arc<RequestHeaders>,
 }
@@ -54,7 +55,12 @@ impl AuthorisedChannel {
             credentials = Some(Box::new(application_default));
         }
         let headers = Arc::new(RequestHeaders::new(credentials, HeaderMap::new())?);
-        Ok(Self { channel: transport.connect_lazy(), headers })
+        Ok(Self { channel: transport.connect_lazy(), transport, headers })
+    }
+
+    /// Returns a channel with a connection of its own and the same credentials.
+    pub(crate) fn reconnected(&self) -> Self {
+        Self { channel: self.transport.connect_lazy(), ..self.clone() }
     }
 
     pub(crate) fn channel(&self) -> Channel {

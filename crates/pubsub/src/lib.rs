@@ -41,7 +41,7 @@ pub use grpc::GrpcPublisher;
 pub use iam::IamBinding;
 pub use monitoring::{BACKLOG_METRIC, OLDEST_METRIC, SubscriptionBacklog};
 pub use pull_response::{Delivered, MalformedMessage, MessageRef, ReceivedMessage};
-pub use subscriber::{StreamingPull, Subscriber};
+pub use subscriber::{DELETED_TOPIC, StreamingPull, Subscriber, is_announced_end};
 
 /// Installs ring as the process's cryptography provider for TLS and credentials.
 ///

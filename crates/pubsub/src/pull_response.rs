@@ -10,6 +10,7 @@ use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::streaming_pull_response::{
     AcknowledgeConfirmation, ModifyAckDeadlineConfirmation,
 };
+use prost::Message as _;
 use walrelay_protobuf::{Fields, Value};
 
 /// Fields of a message.
@@ -30,16 +31,32 @@ const ATTRIBUTES_EXPECTED: usize = 16;
 
 /// A `StreamingPullResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
+#[prost(skip_debug)]
 pub struct Delivered {
-    /// The messages, in order for each ordering key.
-    #[prost(message, repeated, tag = "1")]
-    pub messages: Vec<ReceivedMessage>,
+    /// The messages, each encoded, so that a malformed one spoils no other.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    messages: Vec<Bytes>,
     /// The answer to acknowledgements, for a subscription with exactly-once delivery.
     #[prost(message, optional, tag = "5")]
     pub acknowledge_confirmation: Option<AcknowledgeConfirmation>,
     /// The answer to deadline changes, for a subscription with exactly-once delivery.
     #[prost(message, optional, tag = "3")]
     pub modify_ack_deadline_confirmation: Option<ModifyAckDeadlineConfirmation>,
+}
+
+impl Delivered {
+    /// Returns the messages, in order for each ordering key.
+    pub fn messages(&self) -> impl Iterator<Item = Result<ReceivedMessage, MalformedMessage>> {
+        let read = |bytes: &Bytes| ReceivedMessage::decode(bytes.clone());
+        self.messages.iter().map(move |bytes| read(bytes).map_err(|_| MalformedMessage))
+    }
+}
+
+impl std::fmt::Debug for Delivered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Omits the messages, because this text may be logged.
+        f.debug_struct("Delivered").field("messages", &self.messages.len()).finish_non_exhaustive()
+    }
 }
 
 /// A message and the id of its delivery.
@@ -54,7 +71,7 @@ pub struct ReceivedMessage {
     message: Bytes,
 }
 
-/// The bytes are not a `PubsubMessage`, or the message has no id.
+/// The bytes are not a delivery of a `PubsubMessage`, or the message has no id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message was delivered that cannot be read")]
 pub struct MalformedMessage;
@@ -158,7 +175,6 @@ fn text(content: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
-    use prost::Message as _;
 
     use super::*;
 
@@ -193,7 +209,8 @@ mod tests {
         let read = Delivered::decode(&*response.encode_to_vec()).unwrap();
         assert_eq!(read.acknowledge_confirmation, Some(confirmation));
         assert_eq!(read.modify_ack_deadline_confirmation, None);
-        let [first, second] = &read.messages[..] else { panic!("{read:?}") };
+        let messages: Vec<_> = read.messages().collect();
+        let [Ok(first), Ok(second)] = &messages[..] else { panic!("{messages:?}") };
         assert_eq!((&*first.ack_id, &*second.ack_id), ("a-1", "a-2"));
         let message = first.message().unwrap();
         assert_eq!((message.data, message.message_id), (&b"\0{}\xff"[..], "m-1"));
@@ -201,8 +218,25 @@ mod tests {
         let expected = [("empty", ""), ("name", "value"), ("é", "\u{1f600}\"")];
         assert_eq!(message.attributes, expected);
         assert_eq!(second.message(), Err(MalformedMessage), "there is none");
-        let shown = format!("{read:?} {message:?}");
+        let shown = format!("{messages:?} {message:?}");
         assert!(!shown.contains("value") && !shown.contains("key"), "{shown}");
+    }
+
+    #[test]
+    fn a_malformed_message_spoils_no_other_of_its_response() {
+        let sound = proto::ReceivedMessage {
+            ack_id: "a-1".into(),
+            message: Some(message()),
+            delivery_attempt: 0,
+        };
+        let sound = Bytes::from(sound.encode_to_vec());
+        let broken: [&'static [u8]; 3] = [&[0x0A, 1, 0xFF], &[0x0A, 9, b'a'], &[0x0B]];
+        let messages = broken.iter().map(|bytes| Bytes::from_static(bytes)).chain([sound]);
+        let response = Delivered { messages: messages.collect(), ..Delivered::default() };
+        let read = Delivered::decode(&*response.encode_to_vec()).unwrap();
+        let ack_ids: Vec<_> = read.messages().map(|it| it.map(|it| it.ack_id)).collect();
+        let bad = || Err(MalformedMessage);
+        assert_eq!(ack_ids, [bad(), bad(), bad(), Ok("a-1".to_owned())]);
     }
 
     #[test]

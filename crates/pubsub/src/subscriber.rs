@@ -1,12 +1,15 @@
 //! A client of the Subscriber service: streaming pull, acknowledgement, and administration of
 //! subscriptions.
 
+use std::error::Error as _;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{BoxStream, StreamExt as _, TryStreamExt as _, once, unfold};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use http::uri::PathAndQuery;
+use prost::Message as _;
 use proto::subscriber_client::SubscriberClient;
 use proto::{
     AcknowledgeRequest, DeleteSubscriptionRequest, GetSubscriptionRequest,
@@ -14,9 +17,10 @@ use proto::{
 };
 use tokio::sync::mpsc;
 use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
-use tonic_prost::ProstCodec;
+use tonic_prost::{ProstCodec, ProstEncoder};
 
 use crate::channel::AuthorisedChannel;
 use crate::classify::call_code;
@@ -33,6 +37,9 @@ const RESPONSE_BYTES_MAX: usize = 32 << 20;
 /// The name of the call. The call uses our own types, because the generated ones copy every part of
 /// every message.
 const STREAMING_PULL: &str = "/google.pubsub.v1.Subscriber/StreamingPull";
+
+/// The name that Pub/Sub gives the topic of a subscription whose topic was deleted.
+pub const DELETED_TOPIC: &str = "_deleted-topic_";
 
 /// A client of the Subscriber service. Clones share connection and credentials.
 #[derive(Clone)]
@@ -81,14 +88,23 @@ impl Subscriber {
                 Grpc::new(this.authorised.channel()).max_decoding_message_size(RESPONSE_BYTES_MAX);
             let is_gone = |error| Status::unavailable(format!("no connection: {error}"));
             calls.ready().await.map_err(is_gone)?;
-            let codec = ProstCodec::<StreamingPullRequest, Delivered>::default();
             let path = PathAndQuery::from_static(STREAMING_PULL);
-            calls.streaming(request, path, codec).await.map(tonic::Response::into_inner)
+            calls.streaming(request, path, PullCodec).await.map(tonic::Response::into_inner)
         })
         .try_flatten()
         .inspect_err(move |status| authorised.failed(status))
         .boxed();
         StreamingPull { requests, responses }
+    }
+
+    /// Returns a client with a connection of its own and the same credentials, for a service that no
+    /// longer answers on the old connection.
+    #[must_use]
+    pub fn reconnected(&self) -> Self {
+        let (authorised, endpoint) = (self.authorised.reconnected(), self.endpoint.clone());
+        let client = SubscriberClient::new(authorised.channel())
+            .max_decoding_message_size(RESPONSE_BYTES_MAX);
+        Self { client, authorised, endpoint }
     }
 
     /// Acknowledges messages without a stream.
@@ -203,6 +219,51 @@ impl Subscriber {
 
     async fn request<T>(&self, subscription: &str, message: T) -> Result<Request<T>, Status> {
         self.authorised.request("subscription", subscription, message).await
+    }
+}
+
+/// Whether the service announced the end of a stream with this status, so that everything it had sent
+/// before has arrived. After any other end, messages may be lost in transit.
+#[must_use]
+pub fn is_announced_end(status: &Status) -> bool {
+    // A broken connection and an unreadable response are the source of their status. The status of an
+    // answer without one is made up by `tonic`.
+    let message = status.message();
+    let is_made_up = message.starts_with("protocol error: missing grpc-status")
+        || message.starts_with("grpc-status header missing");
+    status.source().is_none() && !is_made_up && status.code() != Code::OutOfRange
+}
+
+/// The messages of the call. A response that is malformed is the source of its error.
+struct PullCodec;
+
+impl Codec for PullCodec {
+    type Encode = StreamingPullRequest;
+    type Decode = Delivered;
+    type Encoder = ProstEncoder<StreamingPullRequest>;
+    type Decoder = PullDecoder;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstCodec::<StreamingPullRequest, Delivered>::default().encoder()
+    }
+
+    fn decoder(&mut self) -> PullDecoder {
+        PullDecoder
+    }
+}
+
+struct PullDecoder;
+
+impl Decoder for PullDecoder {
+    type Item = Delivered;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Delivered>, Status> {
+        Delivered::decode(buffer).map(Some).map_err(|error| {
+            let mut status = Status::internal("a response that cannot be read");
+            status.set_source(Arc::new(error));
+            status
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests the publisher against a server on a socket.
 
 mod goaway;
+mod pull_ends;
 mod server;
 mod tokens;
 

@@ -16,9 +16,6 @@ pub fn create_subscription(consumer: &str, subscription: &str) -> String {
     )
 }
 
-/// The name that Pub/Sub gives the topic of a subscription whose topic was deleted.
-pub const DELETED_TOPIC: &str = "_deleted-topic_";
-
 /// Returns the steps that replace a subscription whose topic was deleted. A topic that is created
 /// again does not reach it, and Pub/Sub cannot attach it again.
 #[must_use]

@@ -50,6 +50,8 @@ impl RelayCommand {
         let mut command = process::clean_command(binary);
         // Tests read the fields of messages, also those of commands that write text by default.
         command.args(arguments).env("WALRELAY_LOG_FORMAT", "json");
+        // No test waits for the leases of a killed consumer, unless it says so.
+        command.env("WALRELAY_QUIET_FOR", "300ms");
         Some(Self { command, http_address: None })
     }
 

@@ -281,6 +281,10 @@ fn a_section_of_the_file_is_for_its_command_alone_and_beats_what_is_for_all() {
     let own = settings(&[]);
     assert_eq!((own.workers, own.max_attempts, own.max_in_flight_bytes), (2, 7, 1 << 20));
     assert_eq!(settings(&[("WALRELAY_MAX_ATTEMPTS", "8")]).max_attempts, 8);
+    assert_eq!(own.until, walrelay_inbox::Until::Stopped);
+    let catches_up = settings(&[("WALRELAY_UNTIL_CAUGHT_UP", "true")]).until;
+    let by_default = walrelay_inbox::Until::CaughtUp { quiet_for: walrelay_inbox::QUIET_FOR };
+    assert_eq!(catches_up, by_default, "the command line and the crate have one default");
     let run = ["run", "--config", file.path()];
     let Command::Run(run) = config(&run, &[("DATABASE_URL", URL)]).unwrap().command else {
         panic!("another command")

@@ -172,7 +172,7 @@ impl<'a> Stream<'a> {
                 && let Some(request) = requests.next().now_or_never()
             {
                 match request? {
-                    Some(frame) => self.apply(grpc::decode(&frame)?).await?,
+                    Some(frame) => self.request(grpc::decode(&frame)?).await?,
                     None => return Ok(()),
                 }
             }
@@ -188,7 +188,7 @@ impl<'a> Stream<'a> {
             let heartbeat = self.heartbeat.map(|every| self.quiet_since + every);
             tokio::select! {
                 request = requests.next(), if self.applying.is_none() => match request? {
-                    Some(frame) => self.apply(grpc::decode(&frame)?).await?,
+                    Some(frame) => self.request(grpc::decode(&frame)?).await?,
                     None => return Ok(()),
                 },
                 applied = waiting(&mut self.applying) => {
@@ -241,8 +241,11 @@ impl<'a> Stream<'a> {
         self.write(grpc::frame(encoded)).await
     }
 
+    /// Sends a response without messages, with the properties that every response contains.
     async fn respond(&mut self, response: &StreamingPullResponse) -> Result<(), End> {
-        self.write(grpc::frame(grpc::encode(response))).await
+        let mut encoded = grpc::encode(response);
+        encoded.extend_from_slice(&self.properties);
+        self.write(grpc::frame(encoded)).await
     }
 
     /// Writes as the client's flow-control window allows. A client that does not read therefore
@@ -257,6 +260,15 @@ impl<'a> Stream<'a> {
             self.replies.send_data(now, false)?;
         }
         Ok(())
+    }
+
+    /// Handles a request after the first one. An empty request is a ping, which is answered at
+    /// once: current clients reopen a stream that leaves a ping unanswered.
+    async fn request(&mut self, request: StreamingPullRequest) -> Result<(), End> {
+        match request == StreamingPullRequest::default() {
+            true => self.respond(&StreamingPullResponse::default()).await,
+            false => self.apply(request).await,
+        }
     }
 
     /// Makes the changes of a request, or stores the request if a fault delays it.
@@ -284,12 +296,10 @@ impl<'a> Stream<'a> {
 
     /// Sends the confirmations, which exist only with exactly-once delivery.
     async fn confirm(&mut self, response: StreamingPullResponse) -> Result<(), End> {
-        if response == StreamingPullResponse::default() {
-            return Ok(());
+        match response == StreamingPullResponse::default() {
+            true => Ok(()),
+            false => self.respond(&response).await,
         }
-        let mut encoded = grpc::encode(&response);
-        encoded.extend_from_slice(&self.properties);
-        self.write(grpc::frame(encoded)).await
     }
 }
 

@@ -11,6 +11,7 @@ use walrelay_inbox_core::{Failure, VersionGaps};
 use crate::apply::apply_batch::{Applied, Registration};
 use crate::apply::apply_options::VERSION_GAP;
 use crate::apply::loop_state::{Debounce, LogRateLimit, REFUSED_LASTS};
+use crate::apply::subscription_check::TopicState;
 use crate::event::Event;
 use crate::health::{Health, HeldTotals, Rebuild};
 use crate::metrics::{Metrics, ROWS_DEAD, ROWS_RETRYING};
@@ -42,6 +43,7 @@ pub(crate) struct Observed {
     said: Option<String>,
     versions: VersionGaps,
     is_refused: bool,
+    has_reported_malformed: bool,
 }
 
 impl Observed {
@@ -50,7 +52,7 @@ impl Observed {
             (Debounce::default(), Debounce::default(), Debounce::default());
         let (lines, said) = (LogRateLimit::default(), None);
         let versions = VersionGaps::default();
-        let is_refused = false;
+        let (is_refused, has_reported_malformed) = (false, false);
         Self {
             metrics,
             health,
@@ -62,6 +64,7 @@ impl Observed {
             said,
             versions,
             is_refused,
+            has_reported_malformed,
         }
     }
 
@@ -156,6 +159,38 @@ impl Observed {
                 );
             }
             None => tracing::info!("the consumer is known again"),
+        }
+    }
+
+    /// Logs once that a message cannot be read. Pub/Sub delivers it again when its lease runs out.
+    pub(crate) fn note_malformed(&mut self) {
+        if !std::mem::replace(&mut self.has_reported_malformed, true) {
+            tracing::warn!(
+                "a message that cannot be read is skipped, and Pub/Sub delivers it again; something between Pub/Sub and \
+                 this consumer changes messages"
+            );
+        }
+    }
+
+    /// Reports that the subscription's topic was deleted, or that the subscription was replaced.
+    pub(crate) fn note_topic(&self, consumer: &str, subscription: &str, state: TopicState) {
+        let problem = (state == TopicState::Deleted).then(|| {
+            format!("the topic of {subscription} was deleted: nothing arrives, even if a topic of the same name exists again")
+        });
+        if !self.health.set_topic_problem(problem.clone()) {
+            return;
+        }
+        match problem {
+            Some(problem) => {
+                let error_code = Code::TopicNotFound.name();
+                tracing::error!(
+                    error_code,
+                    consumer,
+                    problem,
+                    "nothing is delivered until somebody acts"
+                );
+            }
+            None => tracing::info!(consumer, "the subscription has a topic again"),
         }
     }
 

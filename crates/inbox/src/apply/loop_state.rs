@@ -11,8 +11,6 @@ pub(crate) const REFUSED_LASTS: Duration = Duration::from_secs(30);
 /// The shortest sleep of the loop, while consuming and while paused.
 pub(crate) const TURN: Duration = Duration::from_millis(1);
 pub(crate) const PAUSED_TURN: Duration = Duration::from_millis(100);
-/// After so long without a message, every message has arrived.
-pub(crate) const QUIET: Duration = Duration::from_secs(3);
 
 /// A task that the loop runs periodically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,36 +2,32 @@
 //!
 //! `turn` does the work that is possible now, and `consume` waits for the next event.
 
+mod stream_events;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
-use tonic::Status;
 use walrelay_core::Random;
-use walrelay_inbox_core::{
-    AdaptiveBatchSize, Batch, Delivery, DeliveryKind, Failure, Intake, IntakeLimits, Outcome,
-};
+use walrelay_inbox_core::{AdaptiveBatchSize, Batch, Failure, Intake, IntakeLimits, Outcome};
 use walrelay_pg_client::ConnectConfig;
-use walrelay_pubsub::{Delivered, Subscriber};
+use walrelay_pubsub::Subscriber;
 
 use crate::apply::apply_batch::{Applied, Connection, Found, Registration};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::Plan;
 use crate::apply::job::{Job, JobResult};
 use crate::apply::loop_reporter::Observed;
-use crate::apply::loop_state::{
-    End, LoopState, PAUSED_TURN, PeriodicTask, QUIET, Stored, TURN, seed,
-};
+use crate::apply::loop_state::{End, LoopState, PAUSED_TURN, PeriodicTask, Stored, TURN, seed};
 use crate::apply::prune_step::PruneOrder;
-use crate::apply::pull_stream::{
-    LEASE, PullStream, StreamEvent, Wanted, code_name, error_code, first_request, operator_fix,
-};
+use crate::apply::pull_stream::{PullStream, StreamEvent, Wanted, first_request};
+use crate::apply::subscription_check::SubscriptionCheck;
 use crate::event::Event;
 use crate::health::{HeldTotals, Phase};
-use crate::metrics::{OutcomeLabel, ReasonLabel};
-use crate::settings::{Settings, Until};
+use crate::metrics::OutcomeLabel;
+use crate::settings::{LEASE, Settings, Until};
 use crate::trace::BatchFailure;
 
 /// The interval of checks for stored events that are due.
@@ -48,6 +44,7 @@ pub(crate) struct Run {
     connect: Arc<ConnectConfig>,
     intake: Intake<Event>,
     link: PullStream,
+    check: SubscriptionCheck,
     plan: Arc<Plan>,
     subscription: String,
     jobs: FuturesUnordered<Job>,
@@ -83,7 +80,8 @@ impl Run {
             lease: LEASE,
             max_lease: settings.max_lease,
         };
-        let first = first_request(&settings, subscription, random.next_u32());
+        let first = first_request(&settings, subscription);
+        let check = SubscriptionCheck::new(subscriber.clone(), subscription);
         let now = Instant::now();
         let prune = settings.retention.map(|retention| {
             let subscriber = subscriber.clone();
@@ -94,7 +92,8 @@ impl Run {
         Self {
             connect: Arc::new(settings.connect.clone()),
             intake: Intake::new(bounds, Random::new(random.fork())),
-            link: PullStream::new(subscriber, first),
+            link: PullStream::new(subscriber, first, &settings.consumer, &mut random),
+            check,
             plan: Arc::new(plan),
             subscription: subscription.to_owned(),
             jobs: FuturesUnordered::new(),
@@ -148,9 +147,13 @@ impl Run {
                     self.done(done);
                 }
                 heard = self.link.heard(wanted) => match heard {
-                    StreamEvent::Response(response) => self.received(*response),
+                    StreamEvent::Response(response) => self.received(&response),
+                    StreamEvent::Ended(end) => self.stream_ended(end),
                     StreamEvent::Room => {}
                 },
+                state = self.check.answer() => {
+                    self.observed.note_topic(&self.plan.consumer, &self.subscription, state);
+                }
                 () = sleep_until(wake_at) => {}
             }
         }
@@ -164,10 +167,10 @@ impl Run {
         self.keep_stream(now);
         if self.course == LoopState::On {
             self.begin_jobs(now);
-            if self.settings.until == Until::CaughtUp && self.is_caught_up(now) {
+            if self.is_caught_up(now) {
                 self.drain("caught up");
             }
-            if self.settings.until == Until::CaughtUp && self.observed.is_refused() {
+            if self.catches_up() && self.observed.is_refused() {
                 self.wanted_end = End::Refused;
                 self.drain("the server refuses every event, and nothing will catch up");
             }
@@ -397,7 +400,7 @@ impl Run {
             Err(error) => self.observed.complain(error.failure(), &error.to_string(), &[]),
         }
         // A run that catches up logs the pending rows of the last check at its end.
-        let is_often = self.is_paused || self.settings.until == Until::CaughtUp;
+        let is_often = self.is_paused || self.catches_up();
         let every = if is_often { LOOK_OFTEN } else { LOOK_EVERY };
         self.look = PeriodicTask::Due(now + every);
     }
@@ -407,7 +410,7 @@ impl Run {
         if !std::mem::replace(&mut self.is_paused, true) {
             Observed::note_pause(&self.plan.consumer);
         }
-        if self.settings.until == Until::CaughtUp && self.course == LoopState::On {
+        if self.catches_up() && self.course == LoopState::On {
             self.wanted_end = End::Paused;
             self.drain("the consumer is paused, and will not catch up");
         }
@@ -437,67 +440,6 @@ impl Run {
         }
     }
 
-    fn received(&mut self, response: Result<Delivered, Status>) {
-        let now = Instant::now();
-        let response = match response {
-            Ok(response) => response,
-            Err(status) => return self.stream_ended(&status, now),
-        };
-        self.link.worked();
-        if self.observed.health.set_stream_problem(None) {
-            tracing::info!("the stream is open again");
-        }
-        if let Some(confirmation) = response.acknowledge_confirmation {
-            // Pub/Sub redelivers these messages, and the inbox has them, so no action is needed.
-            let refused = confirmation.invalid_ack_ids.len();
-            tracing::debug!(refused, "acknowledgements answered");
-        }
-        if let Some(confirmation) = response.modify_ack_deadline_confirmation {
-            self.intake.disowned(&confirmation.invalid_ack_ids);
-        }
-        for received in response.messages {
-            let message = match received.message() {
-                Ok(message) => message,
-                Err(error) => return self.stream_ended(&Status::internal(error.to_string()), now),
-            };
-            let event = Arc::new(Event::of_message(message));
-            let delivery = Delivery {
-                message_id: &event.message_id,
-                ack_id: received.ack_id,
-                ordering_key: &event.ordering_key,
-                bytes: event.bytes(),
-            };
-            self.observed.metrics.messages_received.inc();
-            if self.intake.arrive(delivery, &event, now.into_std()) == DeliveryKind::Again {
-                tracing::trace!("delivered again while it is held");
-            }
-        }
-    }
-
-    fn stream_ended(&mut self, status: &Status, now: Instant) {
-        self.link.ended(now, &mut self.random);
-        let reason = code_name(status);
-        self.observed.metrics.streams_ended.get_or_create(&ReasonLabel { reason }).inc();
-        if let Some(fix) = operator_fix(status, &self.subscription) {
-            if self.observed.health.set_stream_problem(Some(format!("{reason}: {fix}"))) {
-                let error_code = error_code(status).name();
-                tracing::error!(
-                    error_code,
-                    reason,
-                    fix,
-                    "nothing is delivered until somebody acts"
-                );
-            }
-            return;
-        }
-        tracing::debug!(reason, message = status.message(), "the stream has ended");
-        // Streams end every half hour. Only a stream that cannot be reopened is a problem.
-        let problem = format!("{reason}: {}", status.message());
-        if self.link.is_failing() && self.observed.health.set_stream_problem(Some(problem)) {
-            tracing::warn!(reason, message = status.message(), "no stream to Pub/Sub");
-        }
-    }
-
     fn wanted(&self) -> Wanted {
         match self.course == LoopState::On && !self.is_paused && self.intake.has_room() {
             true => Wanted::Responses,
@@ -505,23 +447,25 @@ impl Run {
         }
     }
 
+    /// Returns whether the run ends once it has caught up.
+    const fn catches_up(&self) -> bool {
+        matches!(self.settings.until, Until::CaughtUp { .. })
+    }
+
     fn is_caught_up(&mut self, now: Instant) -> bool {
+        let Until::CaughtUp { quiet_for } = self.settings.until else { return false };
+        // A stream that has not answered yet says nothing about the subscription.
         let is_quiet = self.intake.messages() == 0
-            && self.jobs.is_empty()
             && self.stored == Stored::Nothing
             && self.link.is_open()
-            && self.link.is_settled();
+            && self.link.has_answered();
         if !is_quiet {
-            // A running check of the inbox does not restart the quiet time.
-            let only_looks = self.intake.messages() == 0
-                && self.stored == Stored::Nothing
-                && self.link.is_open();
-            if !only_looks {
-                self.quiet_since = now;
-            }
+            self.quiet_since = now;
             return false;
         }
-        now - self.quiet_since >= QUIET
+        // A running check of the inbox does not restart the quiet time.
+        let is_settled = self.jobs.is_empty() && self.link.is_settled();
+        is_settled && now - self.quiet_since >= quiet_for
     }
 
     fn drain(&mut self, why: &'static str) {

@@ -131,6 +131,8 @@ pub struct RegisteredConsumer {
     pub pruned_ago: Option<Duration>,
     /// A rebuild of the consumer that is not finished.
     pub rebuild: Option<UnfinishedRebuild>,
+    /// The identity of its row. Consumers of two databases differ in it.
+    pub row: String,
 }
 
 /// Returns the consumer of this name, or all consumers. Empty if the database has no inbox.
@@ -155,6 +157,7 @@ pub async fn registered(
             .get::<_, Option<f64>>(2)
             .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
         rebuild: UnfinishedRebuild::of_row(row, 3),
+        row: row.get(6),
     };
     Ok(rows.iter().map(of).collect())
 }

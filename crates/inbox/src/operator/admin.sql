@@ -1,6 +1,7 @@
 -- name: registered
 SELECT consumer, subscription, extract(epoch FROM now() - pruned_before)::float8,
-       rebuilding, rebuilding_in, extract(epoch FROM now() - rebuilding_since)::float8
+       rebuilding, rebuilding_in, extract(epoch FROM now() - rebuilding_since)::float8,
+       concat_ws('/', current_database(), 'public.app_inbox_consumer'::regclass::oid, consumer, updated_at)
   FROM public.app_inbox_consumer WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer
 
 -- name: move_unused

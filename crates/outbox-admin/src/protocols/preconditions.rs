@@ -280,8 +280,9 @@ pub(super) async fn count_published_rows(
         }
         // spliced: names of the table and its column.
         let counting = format!(
-            "SELECT count(*) AS rows FROM {table} WHERE {} IS NOT NULL",
-            quote_identifier(&column)
+            "SELECT count(*) AS rows FROM {table} AS o WHERE o.{} IS NOT NULL AND {}",
+            quote_identifier(&column),
+            own_rows_sql(&table, "o")
         );
         let row = client.query_typed_one(&counting, &[]).await;
         let row = row.map_err(SqlError::sql(FAILED))?;

@@ -124,7 +124,8 @@ async fn look_at_servers(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Findin
     }
     there.routes = there.routes.or_else(|| routes::constant_topic(&config.relay.router));
     if !inboxes.is_empty() {
-        there.consumers = Consumers::at(inboxes).await;
+        let in_outbox_database = std::mem::take(&mut there.consumers);
+        there.consumers = in_outbox_database.replaced_by(inboxes).await;
     }
     let consumers = std::mem::take(&mut there.consumers);
     check_pubsub(config, admin, there, &mut found).await;

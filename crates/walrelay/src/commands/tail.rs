@@ -81,8 +81,12 @@ async fn follow(subscriber: &Subscriber, name: &str, config: &TailConfig) -> Res
     while left > 0 {
         let closed = || Err(Status::unavailable("the service has closed the stream"));
         let response = stream.responses.next().await.unwrap_or_else(closed).map_err(refused)?;
-        let mut ids = Vec::with_capacity(response.messages.len());
-        for received in response.messages {
+        let mut ids = Vec::new();
+        for received in response.messages() {
+            let Ok(received) = received else {
+                tracing::warn!("a message cannot be read");
+                continue;
+            };
             let printed = if left > 0 { print_one(&received, config)? } else { Printed::No };
             match printed {
                 Printed::Yes => left -= 1,

@@ -74,6 +74,22 @@ func arriveAsPublished(ctx context.Context, p *place) error {
 	})
 }
 
+func idle(ctx context.Context, p *place) error {
+	published := make(chan error, 1)
+	time.AfterFunc(idleTime, func() {
+		_, err := p.publish(ctx, "k", "late")
+		published <- err
+	})
+	err := p.receive(ctx, nil, func(got *pubsub.Message) (bool, error) {
+		got.Ack()
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	return <-published
+}
+
 func redelivered(ctx context.Context, p *place) error {
 	if _, err := p.publish(ctx, "", "again"); err != nil {
 		return err

@@ -39,6 +39,22 @@ final class Messages {
     });
   }
 
+  static void idle(Place place) throws Exception {
+    CompletableFuture<String> published = new CompletableFuture<>();
+    CompletableFuture.delayedExecutor(Place.IDLE_SECONDS, TimeUnit.SECONDS).execute(() -> {
+      try {
+        published.complete(place.publish(Place.message("k", "late")));
+      } catch (Exception error) {
+        published.completeExceptionally(error);
+      }
+    });
+    place.receive(it -> {}, (got, reply) -> {
+      reply.ack();
+      return true;
+    });
+    published.get(Place.DEADLINE_SECONDS, TimeUnit.SECONDS);
+  }
+
   static void redelivered(Place place) throws Exception {
     place.publish(Place.message("", "again"));
     int[] deliveries = {0};

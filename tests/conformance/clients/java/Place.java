@@ -26,6 +26,8 @@ final class Place {
   static final String PROJECT = "java-client";
   // Enough for a busy machine: a check that passes takes a second at most.
   static final long DEADLINE_SECONDS = 60;
+  // An idle subscriber pings twice in this time.
+  static final long IDLE_SECONDS = 70;
 
   static final ManagedChannel CHANNEL =
       ManagedChannelBuilder.forTarget(System.getenv("PUBSUB_EMULATOR_HOST")).usePlaintext().build();
@@ -103,7 +105,7 @@ final class Place {
     Subscriber subscriber = builder.build();
     subscriber.startAsync().awaitRunning(DEADLINE_SECONDS, TimeUnit.SECONDS);
     try {
-      done.get(DEADLINE_SECONDS, TimeUnit.SECONDS);
+      done.get(DEADLINE_SECONDS + IDLE_SECONDS, TimeUnit.SECONDS);
     } finally {
       subscriber.stopAsync().awaitTerminated(DEADLINE_SECONDS, TimeUnit.SECONDS);
     }

@@ -53,7 +53,7 @@ impl ConfigBuilder<'_> {
             max_in_flight_bytes: own.in_flight.max_in_flight_bytes.0,
             drain_timeout: own.in_flight.drain_timeout,
             until: match args.until.until_caught_up {
-                true => Until::CaughtUp,
+                true => Until::CaughtUp { quiet_for: own.quiet_for },
                 false => Until::Stopped,
             },
             retention,

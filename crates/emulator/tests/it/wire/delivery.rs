@@ -186,6 +186,21 @@ async fn a_client_that_comes_back_has_its_keys_and_what_it_holds_counts() {
     assert_eq!(again.next(1).await, ["3"]);
 }
 
+/// Current official clients reopen a stream that leaves a ping unanswered.
+#[tokio::test]
+async fn an_empty_request_is_answered_at_once_also_while_a_delivery_is_held() {
+    let server = Server::with_subscription().await;
+    server.fault("on=delivery,hold");
+    let mut stream = Stream::open(&server, 0).await;
+    server.publish(&[("k", "held")]).await;
+    for _ in 0..3 {
+        stream.requests.send(proto::StreamingPullRequest::default()).await.unwrap();
+        let answer = within(stream.replies.message()).await.unwrap().expect("the stream is open");
+        assert_eq!(answer.received_messages, []);
+        assert!(answer.subscription_properties.unwrap().message_ordering_enabled);
+    }
+}
+
 #[tokio::test]
 async fn a_stream_may_change_its_deadline() {
     let server = Server::with_subscription().await;

@@ -15,9 +15,9 @@ use walrelay_inbox::{
 };
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
-use walrelay_pubsub::{Endpoint, Subscriber};
+use walrelay_pubsub::{DELETED_TOPIC, Endpoint, Subscriber};
 use walrelay_reports::explain;
-use walrelay_reports::fixes::{DELETED_TOPIC, create_subscription, replace_orphan};
+use walrelay_reports::fixes::{create_subscription, replace_orphan};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 
@@ -25,6 +25,8 @@ use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 #[derive(Debug, Default)]
 pub(super) struct Consumers {
     registered: Vec<RegisteredConsumer>,
+    /// Consumers that are not checked, and may read the same subscriptions.
+    unchecked: Vec<RegisteredConsumer>,
     findings: Vec<Finding>,
 }
 
@@ -40,9 +42,9 @@ impl Consumers {
         found
     }
 
-    /// Reads the consumers of other databases.
-    pub(super) async fn at(places: &[InboxPlace]) -> Self {
-        let mut found = Self::default();
+    /// Replaces the consumers of the outbox's database by those of other databases.
+    pub(super) async fn replaced_by(self, places: &[InboxPlace]) -> Self {
+        let mut found = Self { unchecked: self.registered, ..Self::default() };
         for InboxPlace { consumer, connect } in places {
             let connect = connect.clone().with_patience(ANSWER_TIMEOUT);
             let answer = match connect_sql(&connect).await {
@@ -81,27 +83,28 @@ impl Consumers {
 
     /// Returns findings about the consumers and their subscriptions.
     pub(super) async fn findings(self, endpoint: &Endpoint) -> Vec<Finding> {
-        let Self { registered, mut findings } = self;
+        let Self { registered, unchecked, mut findings } = self;
         if registered.is_empty() {
             return findings;
         }
         // If Pub/Sub is unreachable, another finding already reports it.
         let Ok(subscriber) = Subscriber::connect(endpoint) else { return findings };
-        for it in registered {
-            findings.extend(unfinished(&it));
+        for it in &registered {
+            findings.extend(unfinished(it));
             let answer = timeout(ANSWER_TIMEOUT, subscriber.subscription(&it.subscription)).await;
             match answer {
-                Ok(Ok(None)) => findings.push(missing(&it)),
+                Ok(Ok(None)) => findings.push(missing(it)),
                 Ok(Ok(Some(subscription))) => {
                     let warnings = SubscriptionWarning::read(&subscriber, &subscription).await;
                     let kept =
                         redelivery_window_with_dead_letters(&subscriber, &subscription).await;
-                    findings.extend(about(&it, &subscription, warnings, kept));
+                    let others = other_readers(it, registered.iter().chain(&unchecked));
+                    findings.extend(about((it, &others), &subscription, warnings, kept));
                 }
                 Ok(Err(error)) => {
                     let message = format!("its subscription cannot be checked: {}", Chain(&error));
                     findings.push(
-                        warning(Code::ConsumerUnchecked, &it, &message)
+                        warning(Code::ConsumerUnchecked, it, &message)
                             .fix("grant the account roles/pubsub.viewer"),
                     );
                 }
@@ -147,10 +150,19 @@ fn missing(consumer: &RegisteredConsumer) -> Finding {
     warning(Code::SubscriptionNotFound, consumer, &message).fix(fix)
 }
 
-/// Returns findings about one consumer and its subscription, whose messages Pub/Sub may deliver
-/// again for the duration `kept`.
-fn about(
+/// Returns the other consumers that read the same subscription. The command may have been given one
+/// consumer twice.
+fn other_readers<'a>(
     consumer: &RegisteredConsumer,
+    all: impl Iterator<Item = &'a RegisteredConsumer>,
+) -> Vec<&'a RegisteredConsumer> {
+    all.filter(|it| it.subscription == consumer.subscription && it.row != consumer.row).collect()
+}
+
+/// Returns findings about one consumer and its subscription, which other consumers may also read, and
+/// whose messages Pub/Sub may deliver again for the duration `kept`.
+fn about(
+    (consumer, others): (&RegisteredConsumer, &[&RegisteredConsumer]),
     subscription: &Subscription,
     warnings: Vec<SubscriptionWarning>,
     kept: Duration,
@@ -170,6 +182,16 @@ fn about(
             warning(Code::SubscriptionUnsuitable, consumer, &message).fix(fix_of(remark, consumer))
         })
         .collect();
+    if !others.is_empty() {
+        let others: Vec<&str> = others.iter().map(|other| other.consumer.as_str()).collect();
+        let message = format!(
+            "another consumer ({}) also reads {name}: each message goes to one of them only",
+            others.join(", ")
+        );
+        let fix =
+            "give each consumer a subscription of its own, then run `walrelay audit` for each";
+        findings.push(warning(Code::SubscriptionUnsuitable, consumer, &message).fix(fix));
+    }
     if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
         let message = format!(
             "events that it finished until {} ago were deleted from its inbox, and Pub/Sub may deliver messages of {name} again for {}, \
@@ -241,6 +263,7 @@ mod tests {
             subscription: "s".into(),
             pruned_ago,
             rebuild: None,
+            row: "one".into(),
         }
     }
 
@@ -259,7 +282,7 @@ mod tests {
     fn a_topic_that_forgets_is_a_warning_with_the_command_that_lets_it_retain() {
         let topic = "projects/p/topics/t".to_owned();
         let forgetful = Subscription { topic_message_retention_duration: None, topic, ..ordered() };
-        let found = about(&billing(None), &forgetful, Vec::new(), WEEK);
+        let found = about((&billing(None), &[]), &forgetful, Vec::new(), WEEK);
         let [reads, finding] = &found[..] else { panic!("{found:?}") };
         assert!(reads.message.contains("in order"), "{}", reads.message);
         assert!(finding.message.contains("rebuild --from-time"), "{}", finding.message);
@@ -273,7 +296,7 @@ mod tests {
             topic_message_retention_duration: None,
             ..ordered()
         };
-        let found = about(&billing(None), &orphan, Vec::new(), WEEK);
+        let found = about((&billing(None), &[]), &orphan, Vec::new(), WEEK);
         let [finding] = &found[..] else { panic!("{found:?}") };
         assert!(finding.message.contains("nothing arrives"), "{}", finding.message);
         assert!(finding.fix.contains("--create --topic TOPIC"), "{}", finding.fix);
@@ -284,14 +307,17 @@ mod tests {
         let policy = Some(DeadLetterPolicy::default());
         let letters = Subscription { dead_letter_policy: policy, ..ordered() };
         let warnings = SubscriptionWarning::of(&letters, None);
-        let found = about(&billing(None), &letters, warnings, WEEK);
+        let found = about((&billing(None), &[]), &letters, warnings, WEEK);
         let command = "walrelay consumer run billing --subscription DEAD_LETTER_SUBSCRIPTION";
         assert!(found[0].fix.contains(command), "{}", found[0].fix);
     }
 
     fn messages(consumer: &RegisteredConsumer, subscription: &Subscription) -> Vec<String> {
         let warnings = SubscriptionWarning::of(subscription, None);
-        about(consumer, subscription, warnings, WEEK).into_iter().map(|it| it.message).collect()
+        about((consumer, &[]), subscription, warnings, WEEK)
+            .into_iter()
+            .map(|it| it.message)
+            .collect()
     }
 
     #[test]
@@ -305,6 +331,22 @@ mod tests {
         };
         let told = messages(&billing(None), &bad);
         assert!(told[0].contains("order") && told[1].contains("dead-letter"), "{told:?}");
+    }
+
+    #[test]
+    fn consumers_of_two_databases_that_share_a_subscription_are_told() {
+        let there = RegisteredConsumer { row: "two".into(), ..billing(None) };
+        let elsewhere =
+            RegisteredConsumer { subscription: "own".into(), row: "three".into(), ..billing(None) };
+        let all = [billing(None), billing(None), there, elsewhere];
+        let others = other_readers(&all[0], all.iter());
+        assert_eq!(others.iter().map(|it| &*it.row).collect::<Vec<_>>(), ["two"]);
+        assert!(other_readers(&all[3], all.iter()).is_empty());
+        let found = about((&all[0], &others), &ordered(), Vec::new(), WEEK);
+        let [finding] = &found[..] else { panic!("{found:?}") };
+        let message =
+            "another consumer (billing) also reads s: each message goes to one of them only";
+        assert_eq!(finding.message, message);
     }
 
     #[test]

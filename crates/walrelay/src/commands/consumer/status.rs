@@ -7,9 +7,9 @@ use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Chain;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_pg_client::SqlClient;
-use walrelay_pubsub::{Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
+use walrelay_pubsub::{DELETED_TOPIC, Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
 use walrelay_reports::error::Error;
-use walrelay_reports::fixes::{DELETED_TOPIC, create_subscription, replace_orphan};
+use walrelay_reports::fixes::{create_subscription, replace_orphan};
 use walrelay_reports::text::{human_age, visible, whole_age};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
