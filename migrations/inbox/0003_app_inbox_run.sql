@@ -266,11 +266,7 @@ BEGIN
         GET STACKED DIAGNOSTICS
           code = RETURNED_SQLSTATE, error = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
           hint = PG_EXCEPTION_HINT;
-        IF code = '25006' AND pg_catalog.current_setting('transaction_read_only') = 'off' THEN
-          -- The handler has made its own transaction read-only, for this event or an earlier one.
-          code := '25001';
-          reached := NULL;
-        ELSIF public.app_inbox_fault(code) = 'moment' THEN
+        IF public.app_inbox_fault(code) = 'moment' THEN
           RAISE;
         END IF;
         -- The rollback also removed the savepoint.

@@ -349,7 +349,7 @@ async fn a_different_event_with_an_id_that_is_taken_is_named_in_the_log() {
 }
 
 /// The settings of a session that a consumer or its handler may change.
-const SETTINGS: &str = "SELECT concat_ws(' ', current_user = session_user, current_setting('test.batch', true),
+const SETTINGS: &str = "SELECT concat_ws(' ', current_user = session_user, coalesce(current_setting('test.batch', true), ''),
     (SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name IN (
        'search_path', 'synchronous_commit', 'session_replication_role', 'row_security', 'statement_timeout',
        'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout',

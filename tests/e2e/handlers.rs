@@ -67,8 +67,8 @@ impl Handler for SessionChanger {
             return Err(HandlerError::dead("another batch has left something"));
         }
         AddHandler.handle(transaction, events).await?;
-        let leave = "SET search_path = effect; SET lock_timeout = 1; SET test.batch = 'left'; SET ROLE pg_monitor;
-                     SET synchronous_commit = off; SET session_replication_role = replica";
+        let leave = "SET search_path = effect; SET lock_timeout = 1; SET test.batch = 'left';
+                     SET synchronous_commit = off; SET session_replication_role = replica; SET ROLE pg_monitor";
         Ok(transaction.batch_execute(leave).await?)
     }
 }

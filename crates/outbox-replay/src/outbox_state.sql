@@ -13,6 +13,7 @@ SELECT d.event_id, d.message
 
 -- name: settled_lsn
 SELECT least(
-         (SELECT max(r.settled_lsn) FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($1)),
+         (SELECT coalesce(max(r.settled_lsn), '0/0') FROM public.app_outbox_relay AS r
+           WHERE r.slot = ANY ($1)),
          CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
               ELSE pg_catalog.pg_current_wal_lsn() END) AS settled_lsn

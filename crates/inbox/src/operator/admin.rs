@@ -4,13 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::{PgLsn, ToSql, Type};
 use walrelay_envelope::Lsn;
 use walrelay_pg_client::{
     SCHEMA, SqlClient, SqlError, TableAccess, in_schema, quote_literal, refuse_hidden_rows, sql,
 };
 
-use crate::columns::Parameter;
 use crate::error::InboxError;
 use crate::migrations::inbox_tables;
 use crate::operator::unfinished_rebuild::UnfinishedRebuild;
@@ -19,6 +18,9 @@ use crate::operator::unfinished_rebuild::UnfinishedRebuild;
 const BATCH_ROWS: i64 = 10_000;
 
 type Sql = tokio_postgres::Error;
+
+/// A parameter of a statement, with its type.
+type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 pub(crate) fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
     let action = action.to_owned();
