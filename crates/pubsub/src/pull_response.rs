@@ -231,7 +231,7 @@ mod tests {
         };
         let sound = Bytes::from(sound.encode_to_vec());
         let broken: [&'static [u8]; 3] = [&[0x0A, 1, 0xFF], &[0x0A, 9, b'a'], &[0x0B]];
-        let messages = broken.iter().map(|bytes| Bytes::from_static(bytes)).chain([sound]);
+        let messages = broken.into_iter().map(Bytes::from_static).chain([sound]);
         let response = Delivered { messages: messages.collect(), ..Delivered::default() };
         let read = Delivered::decode(&*response.encode_to_vec()).unwrap();
         let ack_ids: Vec<_> = read.messages().map(|it| it.map(|it| it.ack_id)).collect();

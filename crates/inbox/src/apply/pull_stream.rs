@@ -16,7 +16,6 @@ use walrelay_pubsub::{Delivered, StreamingPull, Subscriber, is_announced_end};
 use crate::apply::pings::{PingTimes, Pings};
 use crate::settings::{LEASE_SECONDS, Settings};
 
-
 /// The ids in one request. A request may have 512 KiB, and an id has about 200 bytes.
 const IDS_MAX: usize = 1_000;
 /// The time that the service has to take the last requests.

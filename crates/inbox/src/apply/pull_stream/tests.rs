@@ -260,7 +260,8 @@ async fn a_stream_is_pinged_at_its_opening_and_again_and_again_also_when_it_is_b
         service.responds().await;
     }
     let seen = service.seen.lock().expect("a sound lock");
-    assert_eq!((seen.opened.len(), seen.pings), (1, 5));
+    assert_eq!(seen.opened.len(), 1);
+    assert!(seen.pings >= 5, "{} pings for 5 responses", seen.pings);
 }
 
 #[tokio::test]
