@@ -82,7 +82,7 @@ impl TopicRows {
         let home = format!("projects/{}/topics/", self.project);
         let names = [Some(self.topic.as_str()), self.topic.strip_prefix(&home)];
         let leads_here =
-            |name: &&str| self.template.full_topic_name(&self.project, name) == self.topic;
+            |topic: &&str| self.template.full_topic_name(&self.project, topic) == self.topic;
         let names = names.into_iter().flatten().filter(leads_here);
         let names: Vec<_> = names.map(quote_literal).collect();
         format!("({name}) = ANY (ARRAY[{}]::text[])", names.join(", "))

@@ -245,19 +245,20 @@ impl ReplayJob {
         env: ReplayEnv<'_>,
     ) -> Result<ReplayedRows, ReplayError> {
         let mut wait = Wait::new(self, env);
-        loop {
+        let rows = loop {
             let rows = self.dispatch(env.settings).replayed_rows(client, &self.id).await?;
             if rows.retrying == rows.behind_dead {
-                // A pause may cover only a part of a key. The rest waits under its own ids.
-                let blocked = rows.behind_dead + rows.others_behind_dead;
-                if blocked > 0 {
-                    return Err(ReplayError::BehindDeadRow { id: self.id.clone(), rows: blocked });
-                }
-                end_replay(client, &self.id, ReplayEnd::Done, rows.finished).await?;
-                return Ok(rows);
+                break rows;
             }
             wait.pass(client, RelayWork::PublishRows(rows.retrying), rows.finished).await?;
+        };
+        // A pause may cover only a part of a key. The rest waits under its own ids.
+        let blocked = rows.behind_dead + rows.others_behind_dead;
+        if blocked > 0 {
+            return Err(ReplayError::BehindDeadRow { id: self.id.clone(), rows: blocked });
         }
+        end_replay(client, &self.id, ReplayEnd::Done, rows.finished).await?;
+        Ok(rows)
     }
 }
 
