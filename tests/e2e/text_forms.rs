@@ -176,7 +176,7 @@ async fn a_row_filter_of_the_publication_is_honoured_by_replay_audit_and_trace()
 async fn a_timestamp_is_utc_in_stream_and_table_whatever_the_time_zone_of_the_server_is() {
     let table = TABLE.replace(
         "timestamptz NOT NULL DEFAULT now()",
-        "timestamp NOT NULL DEFAULT now() AT TIME ZONE 'UTC'",
+        "timestamp NOT NULL DEFAULT (now() AT TIME ZONE 'UTC')",
     );
     let Some(world) = InboxDatabase::create_empty().await else { return };
     world
@@ -270,7 +270,7 @@ async fn the_archive_has_values_as_they_are_whatever_the_settings_and_the_column
     world
         .execute(
             "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
-             SELECT 0.1 + 0.2 + n, 'video', 'v', 'made', n, '{}' FROM generate_series(0, 3) AS n",
+             SELECT 0.1::float8 + 0.2::float8 + n, 'video', 'v', 'made', n, '{}' FROM generate_series(0, 3) AS n",
         )
         .await;
     let mut relay = world.start_relay([]).await;
@@ -310,7 +310,7 @@ async fn a_stored_generated_column_is_read_by_a_recovery_as_in_the_stream() {
     let table = "CREATE TABLE app_outbox (
         id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text NOT NULL, aggregateid text NOT NULL,
         event_type text NOT NULL, version bigint NOT NULL, schema_version int NOT NULL DEFAULT 1,
-        n int, payload jsonb GENERATED ALWAYS AS (jsonb_build_object('n', n)) STORED, headers jsonb,
+        n int, payload jsonb GENERATED ALWAYS AS (('{\"n\": ' || n::text || '}')::jsonb) STORED, headers jsonb,
         occurred_at timestamptz NOT NULL DEFAULT now())";
     world.execute(table).await;
     let publication = world.name();
