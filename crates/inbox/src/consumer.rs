@@ -116,7 +116,7 @@ impl Consumer {
         loop {
             let (settings, tracer) = (consumer.settings.clone(), consumer.tracer.clone());
             let run = consumer.begin(metrics.clone(), health.clone());
-            match run.consume(stop.as_mut()).await {
+            match Box::pin(run.consume(stop.as_mut())).await {
                 End::Over => return Ok(()),
                 End::Paused => return Err(InboxError::Paused { consumer: settings.consumer }),
                 End::Refused => {

@@ -68,9 +68,8 @@ impl Messages {
             let Ok(heard) = timeout_at(ends_at, responses.next()).await else {
                 // A silent service may have lost the stream. A live one answers the end of our half
                 // with the end of its own.
-                if requests.take().is_none() {
-                    return Err(refused(Status::deadline_exceeded("no answer on the stream")));
-                }
+                let lost = Status::deadline_exceeded("no answer on the stream");
+                requests.take().ok_or(lost).map_err(refused)?;
                 ends_at = Instant::now() + ANSWER_WITHIN;
                 continue;
             };
@@ -82,9 +81,8 @@ impl Messages {
                 Err(status) => return Err(refused(status)),
             };
             for received in response.messages().flatten() {
-                if read.add(&received, began) && requests.is_some() {
-                    ends_at = Instant::now() + QUIET;
-                }
+                let is_news = read.add(&received, began) && requests.is_some();
+                ends_at = if is_news { Instant::now() + QUIET } else { ends_at };
                 leased.push(received.ack_id);
             }
         }

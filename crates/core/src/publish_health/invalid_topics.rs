@@ -43,8 +43,8 @@ impl InvalidTopics {
     pub(super) fn refused(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
         if self.topics.len() >= TOPICS_MAX && !self.topics.contains_key(topic) {
             let oldest = self.topics.iter().min_by_key(|(_, refusals)| refusals.last);
-            if let Some(topic) = oldest.map(|(topic, _)| Topic::clone(topic)) {
-                self.topics.remove(&topic);
+            if let Some(oldest) = oldest.map(|(name, _)| Topic::clone(name)) {
+                self.topics.remove(&oldest);
             }
         }
         let has_stored = self.stored.len() >= STORED_TOPICS_MAX || self.stored.contains(topic);

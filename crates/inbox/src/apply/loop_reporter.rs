@@ -43,7 +43,7 @@ pub(crate) struct Observed {
     said: Option<String>,
     versions: VersionGaps,
     is_refused: bool,
-    has_reported_malformed: bool,
+    malformed_messages: u64,
 }
 
 impl Observed {
@@ -52,7 +52,7 @@ impl Observed {
             (Debounce::default(), Debounce::default(), Debounce::default());
         let (lines, said) = (LogRateLimit::default(), None);
         let versions = VersionGaps::default();
-        let (is_refused, has_reported_malformed) = (false, false);
+        let (is_refused, malformed_messages) = (false, 0);
         Self {
             metrics,
             health,
@@ -64,7 +64,7 @@ impl Observed {
             said,
             versions,
             is_refused,
-            has_reported_malformed,
+            malformed_messages,
         }
     }
 
@@ -164,7 +164,8 @@ impl Observed {
 
     /// Logs once that a message cannot be read. Pub/Sub delivers it again when its lease runs out.
     pub(crate) fn note_malformed(&mut self) {
-        if !std::mem::replace(&mut self.has_reported_malformed, true) {
+        self.malformed_messages += 1;
+        if self.malformed_messages == 1 {
             tracing::warn!(
                 "a message that cannot be read is skipped, and Pub/Sub delivers it again; something between Pub/Sub and \
                  this consumer changes messages"

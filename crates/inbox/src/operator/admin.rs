@@ -483,8 +483,8 @@ pub async fn prune_step(
     }
     let keys =
         in_schema!("DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2");
-    let parameters: [Parameter<'_>; 2] = [(&consumer, Type::TEXT), (&generation, Type::INT4)];
-    let forgotten = client.execute_typed(keys, &parameters).await;
+    let earlier: [Parameter<'_>; 2] = [(&consumer, Type::TEXT), (&generation, Type::INT4)];
+    let forgotten = client.execute_typed(keys, &earlier).await;
     forgotten.map_err(failed("delete keys of earlier generations"))?;
     Ok(PruneStep { rows, keys: 0, has_more: false })
 }

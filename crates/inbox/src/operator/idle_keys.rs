@@ -62,7 +62,7 @@ async fn delete_locked(
     let keys: Vec<String> = locked.iter().map(|row| row.get(0)).collect();
     let has_more = keys.len() as u64 == BATCH_KEYS.unsigned_abs();
     let delete = sql!("idle_keys.sql", "delete");
-    let parameters = [consumer, seconds, (&keys, Type::TEXT_ARRAY)];
-    let deleted = client.execute_typed(delete, &parameters).await?;
+    let of_keys = [consumer, seconds, (&keys, Type::TEXT_ARRAY)];
+    let deleted = client.execute_typed(delete, &of_keys).await?;
     Ok(IdleKeysStep { keys: deleted, has_more })
 }

@@ -270,19 +270,23 @@ pub(super) async fn count_published_rows(
         let found =
             client.query_typed_opt(sql, &[(&name, Type::TEXT), (&column, Type::TEXT)]).await;
         let found = found.map_err(SqlError::sql(FAILED))?;
-        let (table, column) = (name.clone(), column.to_owned());
+        let of_table = || (name.clone(), column.to_owned());
         match found.map(|row| row.get::<_, bool>("can_be_null")) {
             Some(true) => {}
             Some(false) => {
+                let (table, column) = of_table();
                 return Err(ProtocolError::UnpublishedColumnNeverNull { table, column });
             }
-            None => return Err(ProtocolError::UnpublishedColumnMissing { table, column }),
+            None => {
+                let (table, column) = of_table();
+                return Err(ProtocolError::UnpublishedColumnMissing { table, column });
+            }
         }
         // spliced: names of the table and its column.
         let counting = format!(
             "SELECT count(*) AS rows FROM {table} AS o WHERE o.{} IS NOT NULL AND {}",
-            quote_identifier(&column),
-            own_rows_sql(&table, "o")
+            quote_identifier(column),
+            own_rows_sql(table, "o")
         );
         let row = client.query_typed_one(&counting, &[]).await;
         let row = row.map_err(SqlError::sql(FAILED))?;

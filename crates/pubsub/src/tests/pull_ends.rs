@@ -9,6 +9,7 @@ use h2::Reason;
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tonic::Status;
 
 use crate::{Endpoint, Subscriber, is_announced_end};
@@ -87,7 +88,8 @@ async fn serve(listener: TcpListener, ends: Ends) {
 async fn end(ends: Ends) -> Option<Status> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("its address").to_string();
-    let serving = tokio::spawn(serve(listener, ends));
+    let mut serving = JoinSet::new();
+    serving.spawn(serve(listener, ends));
     let endpoint = Endpoint::emulator(&address).expect("an endpoint");
     let subscriber = Subscriber::connect(&endpoint).expect("a client");
     let mut stream = subscriber.pull(StreamingPullRequest::default());
@@ -101,7 +103,6 @@ async fn end(ends: Ends) -> Option<Status> {
         }
     };
     let end = tokio::time::timeout(DEADLINE, end).await.expect("the stream ends");
-    serving.abort();
     end
 }
 

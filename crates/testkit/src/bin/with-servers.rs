@@ -11,6 +11,7 @@
 
 use std::env;
 use std::fs;
+use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -40,8 +41,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     if program == "--versions" {
-        println!("{}", versions());
-        return ExitCode::SUCCESS;
+        let shown = writeln!(io::stdout(), "{}", versions());
+        return if shown.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let skips = env::temp_dir().join(random_name("walrelay-test-skips"));
     let mut command = Command::new(&program);

@@ -13,6 +13,38 @@ fn nothing(held_for: Option<Duration>) -> ClaimAnswer {
     ClaimAnswer { rows: Vec::new(), held_for }
 }
 
+/// Gives the row of each claimed key that is due.
+fn answer_claims(bench: &mut LaneHarness, due: &BTreeMap<String, Instant>) {
+    for key in bench.claims() {
+        let at = due[&*key.ordering_key];
+        if at <= bench.now {
+            bench.answer(&key, &[(7, 0)]);
+        } else {
+            let nothing = nothing(Some(at - bench.now));
+            bench.lanes.claimed(key.lane, nothing, bench.now);
+        }
+    }
+}
+
+/// Stores when each row is due again. Returns the number of those that were published.
+fn record(bench: &mut LaneHarness, due: &mut BTreeMap<String, Instant>) -> u32 {
+    let mut delivered = 0;
+    for row in bench.finished() {
+        let after = match row.outcome {
+            Outcome::Again { after, .. } => after,
+            Outcome::Published { .. } => {
+                delivered += 1;
+                Some(SECOND * 99)
+            }
+            Outcome::Dead { .. } => None,
+        };
+        if let Some(after) = after {
+            due.insert(row.message.ordering_key().to_owned(), bench.now + after);
+        }
+    }
+    delivered
+}
+
 #[test]
 fn after_an_outage_every_parked_key_is_delivered_within_two_seconds() {
     const TICK: Duration = Duration::from_millis(100);
@@ -37,37 +69,13 @@ fn after_an_outage_every_parked_key_is_delivered_within_two_seconds() {
             };
             while bench.now < until {
                 bench.pass(TICK);
-                for key in bench.claims() {
-                    let at = due[&*key.ordering_key];
-                    match at <= bench.now {
-                        true => bench.answer(&key, &[(7, 0)]),
-                        false => {
-                            let nothing = nothing(Some(at - bench.now));
-                            bench.lanes.claimed(key.lane, nothing, bench.now);
-                        }
-                    }
-                }
+                answer_claims(&mut bench, &due);
                 for batch in bench.batches() {
-                    match step {
-                        "down" => bench.refuse(batch),
-                        _ => bench.store(batch),
-                    }
+                    let answer =
+                        if step == "down" { LaneHarness::refuse } else { LaneHarness::store };
+                    answer(&mut bench, batch);
                 }
-                for row in bench.finished() {
-                    match row.outcome {
-                        Outcome::Again { after: Some(after), .. } => {
-                            due.insert(row.message.ordering_key().to_owned(), bench.now + after);
-                        }
-                        Outcome::Published { .. } => {
-                            delivered += 1;
-                            due.insert(
-                                row.message.ordering_key().to_owned(),
-                                bench.now + SECOND * 99,
-                            );
-                        }
-                        _ => {}
-                    }
-                }
+                delivered += record(&mut bench, &mut due);
                 if step == "up" && delivered == 0 {
                     // A live key succeeds, as it does when rows flow again.
                     bench.succeed("orders", "well");

@@ -109,7 +109,7 @@ impl Service {
     async fn end(&mut self) -> StreamEnd {
         match self.next(Wanted::Responses).await {
             StreamEvent::Ended(end) => end,
-            other => panic!("no end: {other:?}"),
+            other @ (StreamEvent::Response(_) | StreamEvent::Room) => panic!("no end: {other:?}"),
         }
     }
 
@@ -164,8 +164,8 @@ async fn answer(
     };
     let mut replies = None;
     let mut pings = 0;
-    while let Some(request) = requests.next().await {
-        if request != StreamingPullRequest::default() {
+    while let Some(next) = requests.next().await {
+        if next != StreamingPullRequest::default() {
             continue;
         }
         pings += 1;
@@ -219,13 +219,14 @@ struct Requests {
 impl Requests {
     async fn next(&mut self) -> Option<StreamingPullRequest> {
         loop {
-            if let [_, a, b, c, d, ..] = self.buffer[..] {
-                let length = u32::from_be_bytes([a, b, c, d]) as usize;
-                if self.buffer.len() >= 5 + length {
-                    self.buffer.advance(5);
-                    let frame = self.buffer.split_to(length);
-                    return Some(StreamingPullRequest::decode(frame).expect("a request"));
-                }
+            let length = match self.buffer[..] {
+                [_, a, b, c, d, ..] => Some(u32::from_be_bytes([a, b, c, d]) as usize),
+                _ => None,
+            };
+            if let Some(length) = length.filter(|length| self.buffer.len() >= 5 + length) {
+                self.buffer.advance(5);
+                let frame = self.buffer.split_to(length);
+                return Some(StreamingPullRequest::decode(frame).expect("a request"));
             }
             let chunk = self.body.data().await?.ok()?;
             self.body.flow_control().release_capacity(chunk.len()).expect("its own bytes");

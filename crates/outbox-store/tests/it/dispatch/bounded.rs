@@ -123,7 +123,7 @@ async fn no_command_costs_more_where_more_is_parked() {
     ] {
         let small = cost(&database, 3_000, before, after).await;
         let large = cost(&database, 30_000, before, after).await;
-        assert_alike(&format!("{name}"), &small, &large);
+        assert_alike(name, &small, &large);
     }
 }
 

@@ -46,7 +46,10 @@ async fn a_key_with_a_hundred_thousand_rows_is_claimed_fast() {
     for store in [store(), store().with_on_dead(OnDead::Hold)] {
         let parked = timed("parked keys", limit, store.parked_keys(&session)).await;
         assert_eq!(parked.len(), 1);
-        assert_eq!(timed("due keys", limit, store.due_keys(&session, &[], 100)).await.keys.len(), 1);
+        assert_eq!(
+            timed("due keys", limit, store.due_keys(&session, &[], 100)).await.keys.len(),
+            1
+        );
         let claimed = timed("claim", limit, store.claim(&session, &[key("hot")], LIMITS)).await;
         assert_eq!(claimed.len(), 100);
         let released = all(claimed, &RELEASED);
@@ -92,7 +95,11 @@ async fn outcomes_of_ten_thousand_rows_are_written_fast_whatever_the_statistics_
         let published = published();
         let outcomes = all(claimed, &published);
         assert_eq!(timed("finish", limit, store().finish(&session, &outcomes)).await, 10_000);
-        assert_eq!(timed("again", limit, store().finish(&session, &outcomes)).await, 0, "each once");
+        assert_eq!(
+            timed("again", limit, store().finish(&session, &outcomes)).await,
+            0,
+            "each once"
+        );
     }
 }
 
@@ -154,7 +161,8 @@ async fn outcomes_of_a_few_thousand_of_a_hundred_thousand_rows_read_only_those()
     let outcomes = all(rows, &published);
     let before = rows_read(&session).await;
     let settled = at(u64::MAX, 0).commit_lsn;
-    let written = timed("outcomes", limit, store().finish_before(&session, &outcomes, settled)).await;
+    let written =
+        timed("outcomes", limit, store().finish_before(&session, &outcomes, settled)).await;
     let read = rows_read(&session).await - before;
     assert_eq!(written, 4_000);
     assert!(read < 30_000, "{read} rows read to write 4,000 outcomes");
