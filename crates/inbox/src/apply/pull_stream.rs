@@ -191,6 +191,9 @@ impl PullStream {
             if let OwnHalf::Closed { until } = half {
                 *until = pings.end_at(now);
             }
+            if !is_waiting {
+                return std::future::pending().await;
+            }
         }
         loop {
             let (requests, silent_at) = match &*half {
