@@ -80,10 +80,13 @@ impl Messages {
                 Err(status) if requests.is_none() && is_announced_end(&status) => break,
                 Err(status) => return Err(refused(status)),
             };
+            let mut is_news = false;
             for received in response.messages().flatten() {
-                let is_news = read.add(&received, began) && requests.is_some();
-                ends_at = if is_news { Instant::now() + QUIET } else { ends_at };
+                is_news |= read.add(&received, began);
                 leased.push(received.ack_id);
+            }
+            if is_news && requests.is_some() {
+                ends_at = Instant::now() + QUIET;
             }
         }
         // On an open stream, Pub/Sub would redeliver nacked messages at once.

@@ -251,6 +251,19 @@ pub(super) async fn count_earlier_rows(
     Ok(counted)
 }
 
+/// Refuses a column that is missing, or never null.
+fn refuse_unless_nullable(
+    can_be_null: Option<bool>,
+    table: String,
+    column: String,
+) -> Result<(), ProtocolError> {
+    match can_be_null {
+        Some(true) => Ok(()),
+        Some(false) => Err(ProtocolError::UnpublishedColumnNeverNull { table, column }),
+        None => Err(ProtocolError::UnpublishedColumnMissing { table, column }),
+    }
+}
+
 /// Counts the rows that another publisher has published: those in which this column is not null.
 /// Refuses a column that is never null, because it marks no row as unpublished. Tables that the
 /// role may not read, or that do not exist yet, have no rows here.
@@ -270,18 +283,8 @@ pub(super) async fn count_published_rows(
         let found =
             client.query_typed_opt(sql, &[(&name, Type::TEXT), (&column, Type::TEXT)]).await;
         let found = found.map_err(SqlError::sql(FAILED))?;
-        let of_table = || (name.clone(), column.to_owned());
-        match found.map(|row| row.get::<_, bool>("can_be_null")) {
-            Some(true) => {}
-            Some(false) => {
-                let (table, column) = of_table();
-                return Err(ProtocolError::UnpublishedColumnNeverNull { table, column });
-            }
-            None => {
-                let (table, column) = of_table();
-                return Err(ProtocolError::UnpublishedColumnMissing { table, column });
-            }
-        }
+        let can_be_null = found.map(|row| row.get::<_, bool>("can_be_null"));
+        refuse_unless_nullable(can_be_null, name.clone(), column.to_owned())?;
         // spliced: names of the table and its column.
         let counting = format!(
             "SELECT count(*) AS rows FROM {table} AS o WHERE o.{} IS NOT NULL AND {}",

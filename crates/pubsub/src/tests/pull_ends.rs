@@ -102,8 +102,7 @@ async fn end(ends: Ends) -> Option<Status> {
             }
         }
     };
-    let end = tokio::time::timeout(DEADLINE, end).await.expect("the stream ends");
-    end
+    tokio::time::timeout(DEADLINE, end).await.expect("the stream ends")
 }
 
 #[tokio::test]

@@ -106,7 +106,8 @@ fn versions() -> String {
 }
 
 fn servers_wanted() -> usize {
-    let threads = env::var(TEST_THREADS_VARIABLE).ok().and_then(|number| number.parse().ok());
+    let threads =
+        env::var_os(TEST_THREADS_VARIABLE).and_then(|number| number.to_str()?.parse().ok());
     threads.unwrap_or(SERVERS_DEFAULT)
 }
 

@@ -51,21 +51,20 @@ fn rows_of_a_topic_that_refuses_every_row_wait_and_are_retried_in_order() {
             // A row that holds its key is the only one of the key that is refused.
             let refused = if on_dead == OnDead::Hold { keys } else { keys * rows };
             if refused >= 20 {
-                rows_wait(bench(on_dead), keys, rows, true);
+                let mut bench = bench(on_dead);
+                bench.succeed("orders", "before");
+                rows_wait(bench, keys, rows);
             }
             if refused >= 20 || keys >= 3 {
-                rows_wait(bench(on_dead), keys, rows, false);
+                rows_wait(bench(on_dead), keys, rows);
             }
         }
     }
 }
 
 /// Refuses every row of some keys for a while. All are stored afterwards, in order.
-fn rows_wait(mut bench: LaneHarness, keys: u32, rows: u32, stored_before: bool) {
-    let case = format!("{keys} {rows} {stored_before}");
-    if stored_before {
-        bench.succeed("orders", "before");
-    }
+fn rows_wait(mut bench: LaneHarness, keys: u32, rows: u32) {
+    let case = format!("{keys} {rows}");
     for key in 0..keys {
         bench.push("orders", &format!("k{key}"), rows);
     }
