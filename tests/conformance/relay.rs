@@ -77,8 +77,8 @@ async fn a_consumer_on_the_official_emulator_stays_ready_whether_its_pings_are_a
     })
     .await;
     world.insert_events(5, 20).await;
-    let done = there(world.command(["run", "--until-caught-up"])).finish(DEADLINE).await;
-    assert_eq!(done.code, Some(0), "{}", done.text);
+    let caught_up = there(world.command(["run", "--until-caught-up"])).finish(DEADLINE).await;
+    assert_eq!(caught_up.code, Some(0), "{}", caught_up.text);
     world.wait_applied(20).await;
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
     let complaint = consumer.lines().into_iter().find(|line| line.contains("no stream to Pub/Sub"));

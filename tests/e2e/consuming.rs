@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::StreamExt as _;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::StreamingPullRequest;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_testkit::process::Signal;
@@ -206,8 +207,8 @@ async fn until_caught_up_waits_for_an_answer_and_for_the_leases_of_others() {
     }
     drop(stream);
     let quiet = ["--until-caught-up", "--quiet-for", "12s"];
-    let done = world.consumer(quiet).finish(DEADLINE).await;
-    assert_eq!((done.code, world.applied_count().await), (Some(0), 100), "{}", done.text);
+    let heir = world.consumer(quiet).finish(DEADLINE).await;
+    assert_eq!((heir.code, world.applied_count().await), (Some(0), 100), "{}", heir.text);
     world.assert_applied_exactly_once().await;
 }
 
@@ -358,7 +359,8 @@ const SETTINGS: &str = "SELECT concat_ws(' ', current_user = session_user, coale
 /// A transaction of another client of the pooler returns what it sees.
 async fn seen_by_others(url: &str, seen: &Mutex<BTreeMap<String, u32>>) {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
-    tokio::spawn(connection);
+    let mut serving = JoinSet::new();
+    serving.spawn(connection);
     loop {
         let rows = client.simple_query(SETTINGS).await.expect("an answer");
         for row in rows {

@@ -250,7 +250,7 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
     let Some(world) = InboxDatabase::create().await else { return };
     let before = world.pubsub.emulator().subscriptions();
     let tail = world.command(["tail", "video.events", "-n", "1", "--key", "v-1", "-o", "json"]);
-    let tail = tail.start();
+    let printing = tail.start();
     wait_until(DEADLINE, "the subscription of tail", async || {
         (world.pubsub.emulator().subscriptions().len() > before.len()).then_some(())
     })
@@ -266,7 +266,7 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
     let emitted: serde_json::Value =
         serde_json::from_str(&world.succeed(event).await).expect("an event");
     world.catch_up().await;
-    let printed = tail.finish(DEADLINE).await;
+    let printed = printing.finish(DEADLINE).await;
     assert_eq!(printed.code, Some(0), "{}", printed.text);
     let line = printed.text.lines().find(|line| line.contains("ordering_key")).expect("a message");
     for exact in ["\"total\":123456789012345678901234567890.5}", "\"huge\":1000000000", &deep] {
@@ -274,9 +274,9 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
     }
     // Serde refuses large numbers and deep nesting.
     let (head, _) = line.split_once("\"deep\"").expect("a deep array");
-    let (_, tail) = line.split_once("\"title\"").expect("a title");
-    let line = format!("{head}\"title\"{tail}");
-    let message: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let (_, rest) = line.split_once("\"title\"").expect("a title");
+    let plain = format!("{head}\"title\"{rest}");
+    let message: serde_json::Value = serde_json::from_str(&plain).expect("JSON");
     assert_eq!(message["data"]["title"], "first");
     assert_eq!(message["attributes"]["event_id"], emitted["event_id"]);
     assert_eq!(message["ordering_key"], "v-1");

@@ -154,8 +154,8 @@ async fn a_polled_outbox_is_cut_over_under_traffic_without_a_gap_or_an_overlap()
     let publish = "UPDATE app_outbox SET published_at = now() WHERE version % 2 = 0";
     world.execute(publish).await;
 
-    let published = world.number("SELECT count(*) FROM app_outbox WHERE published_at IS NOT NULL");
-    let taken = format!("take {} row(s) of public.app_outbox as published", published.await);
+    let earlier = world.number("SELECT count(*) FROM app_outbox WHERE published_at IS NOT NULL");
+    let taken = format!("take {} row(s) of public.app_outbox as published", earlier.await);
     // The last columns are never null, by a constraint of the table and by a domain.
     world
         .execute(

@@ -141,9 +141,9 @@ async fn a_malformed_message_is_skipped_and_stops_no_other() {
     assert_eq!(world.number(other_keys).await, 32, "{}", done.text);
 
     // Without the proxy, the event is applied when its lease has run out.
-    let consumer = world.consumer(["--until-caught-up", "--quiet-for", "22s"]);
-    let done = consumer.finish(DEADLINE).await;
-    assert_eq!((done.code, world.applied_count().await), (Some(0), 41), "{}", done.text);
+    let direct = world.consumer(["--until-caught-up", "--quiet-for", "22s"]);
+    let last = direct.finish(DEADLINE).await;
+    assert_eq!((last.code, world.applied_count().await), (Some(0), 41), "{}", last.text);
 }
 
 #[tokio::test]

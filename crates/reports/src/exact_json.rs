@@ -27,7 +27,7 @@ fn exact(text: &str) -> Option<Box<RawValue>> {
     serde_json::from_str::<&RawValue>(text).ok()?;
     let mut compact = String::with_capacity(text.len());
     for (character, place) in JsonCharacters::of(text) {
-        if place == Place::String || !character.is_ascii_whitespace() {
+        if place != Place::Outside || !character.is_ascii_whitespace() {
             compact.push(character);
         }
     }
@@ -42,14 +42,15 @@ pub fn readable(json: &RawValue) -> String {
     }
 }
 
+fn push_line(text: &mut String, depth: usize) {
+    text.push('\n');
+    text.push_str(&"  ".repeat(depth));
+}
+
 /// Indents JSON without whitespace.
 fn indented(json: &str) -> String {
     let mut text = String::with_capacity(json.len() * 2);
     let mut depth = 0_usize;
-    let new_line = |text: &mut String, depth: usize| {
-        text.push('\n');
-        text.push_str(&"  ".repeat(depth));
-    };
     let mut characters = JsonCharacters::of(json).peekable();
     while let Some((character, place)) = characters.next() {
         let next = characters.peek().map(|(next, _)| *next);
@@ -58,22 +59,22 @@ fn indented(json: &str) -> String {
                 text.push(character);
                 if !matches!(next, Some('}' | ']')) {
                     depth += 1;
-                    new_line(&mut text, depth);
+                    push_line(&mut text, depth);
                 }
             }
             (Place::Outside, '}' | ']') => {
                 if !text.ends_with(['{', '[']) {
                     depth = depth.saturating_sub(1);
-                    new_line(&mut text, depth);
+                    push_line(&mut text, depth);
                 }
                 text.push(character);
             }
             (Place::Outside, ',') => {
                 text.push(character);
-                new_line(&mut text, depth);
+                push_line(&mut text, depth);
             }
             (Place::Outside, ':') => text.push_str(": "),
-            (Place::Outside | Place::String, _) => text.push(character),
+            (Place::Outside | Place::String | Place::Escape, _) => text.push(character),
         }
     }
     text
@@ -82,22 +83,36 @@ fn indented(json: &str) -> String {
 /// Where a character of JSON is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Within a string, its quotes included.
-    String,
     /// Between strings.
     Outside,
+    /// Within a string, its quotes included.
+    String,
+    /// Within a string, behind a backslash.
+    Escape,
+}
+
+impl Place {
+    /// Returns the place of the next character, and whether this one ends a string.
+    const fn enter(self, character: char) -> (Self, bool) {
+        match (self, character) {
+            (Self::Outside, '"') | (Self::Escape, _) => (Self::String, false),
+            (Self::Outside, _) => (Self::Outside, false),
+            (Self::String, '\\') => (Self::Escape, false),
+            (Self::String, '"') => (Self::Outside, true),
+            (Self::String, _) => (Self::String, false),
+        }
+    }
 }
 
 /// The characters of valid JSON, each with its place.
 struct JsonCharacters<'a> {
     rest: std::str::Chars<'a>,
-    is_in_string: bool,
-    is_escaped: bool,
+    place: Place,
 }
 
 impl<'a> JsonCharacters<'a> {
     fn of(json: &'a str) -> Self {
-        Self { rest: json.chars(), is_in_string: false, is_escaped: false }
+        Self { rest: json.chars(), place: Place::Outside }
     }
 }
 
@@ -106,14 +121,9 @@ impl Iterator for JsonCharacters<'_> {
 
     fn next(&mut self) -> Option<(char, Place)> {
         let character = self.rest.next()?;
-        if !self.is_in_string {
-            self.is_in_string = character == '"';
-            let place = if self.is_in_string { Place::String } else { Place::Outside };
-            return Some((character, place));
-        }
-        self.is_in_string = self.is_escaped || character != '"';
-        self.is_escaped = !self.is_escaped && character == '\\';
-        Some((character, Place::String))
+        let (next, ends_string) = self.place.enter(character);
+        self.place = next;
+        Some((character, if ends_string { Place::String } else { next }))
     }
 }
 

@@ -71,7 +71,7 @@ static SHARD: OnceLock<Shard> = OnceLock::new();
 
 /// Sets the shard that the printed commands name.
 pub fn set_shard(shard: Shard) {
-    let _: Result<(), Shard> = SHARD.set(shard);
+    SHARD.get_or_init(|| shard);
 }
 
 /// Reports the error that ends the process: as plain text, or as a line of the JSON log.

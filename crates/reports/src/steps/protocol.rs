@@ -142,19 +142,12 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
         Step::OperationLossAccepted { slot, operation } => {
             format!("cancelled, because its loss is accepted: {}\n", operation.describe(slot))
         }
-        Step::RowsLeftToRelay { slot, operation, rows, is_earlier } => {
-            let earlier = match is_earlier {
-                true => {
-                    "an earlier run started this backfill, which is unfinished: nothing new is started\n"
-                }
-                false => "",
-            };
-            format!(
-                "slot {slot}: {}\n{}{earlier}{START_RELAY}",
-                operation.describe(slot),
-                rows_text(rows)
-            )
-        }
+        Step::RowsLeftToRelay { slot, operation, rows, is_earlier } => format!(
+            "slot {slot}: {}\n{}{}{START_RELAY}",
+            operation.describe(slot),
+            rows_text(rows),
+            if *is_earlier { EARLIER_BACKFILL } else { "" }
+        ),
         Step::BackfillDone => "the backfill is finished: a relay has done it\n".to_owned(),
         Step::OtherSetUp => OTHER_SET_UP.to_owned(),
         Step::Created(part) => format!("created: {part}\n"),
@@ -178,6 +171,9 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
         }
     }
 }
+
+const EARLIER_BACKFILL: &str =
+    "an earlier run started this backfill, which is unfinished: nothing new is started\n";
 
 const OTHER_SET_UP: &str = "another process sets up an outbox in this database: waiting for it\n";
 

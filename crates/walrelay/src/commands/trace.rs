@@ -163,14 +163,15 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Trace, Error>
         let column = column_of(outbox, table, &config.columns.id).await?;
         let filter = read_row_filter(outbox, &config.database.outbox, table).await?;
         let found = trace_outbox(outbox, &slots, (table, filter.as_deref()), &column, id).await?;
-        if !found.is_null() {
-            let names = config.columns.occurred_at.as_ref();
-            if let Ok((column, time)) = time_column_of(outbox, table, names).await {
-                let zone = if time == TimeType::WithoutZone { " UTC" } else { "" };
-                occurred_at = found[&column].as_str().map(|moment| format!("{moment}{zone}"));
-            }
-            row = found;
+        if found.is_null() {
+            continue;
         }
+        let names = config.columns.occurred_at.as_ref();
+        if let Ok((time_column, time)) = time_column_of(outbox, table, names).await {
+            let zone = if time == TimeType::WithoutZone { " UTC" } else { "" };
+            occurred_at = found[&time_column].as_str().map(|moment| format!("{moment}{zone}"));
+        }
+        row = found;
     }
     let dispatch = trace_dispatch(outbox, &slots, id).await?;
     let is_published = is_published(&row, &dispatch);
