@@ -158,9 +158,7 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
         Step::EncodingUnchecked { database } => {
             format!("warning: database {database} {SQL_ASCII_RISK}\n  fix: {SQL_ASCII_FIX}\n")
         }
-        Step::TimeColumn(TimeWarning { table, problem, fix }) => {
-            format!("warning: table {table} {problem}\n  fix: {fix}\n")
-        }
+        Step::TimeColumn(warning) => time_text(warning),
         Step::TopicRefused(error) => format!("not created: {error}\n"),
         Step::TopicsUnknown => NO_TOPICS.to_owned(),
         Step::RowsWithoutTopic(rows) => {
@@ -173,6 +171,10 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
             format!("dropped: partition {partition} of {table}\n")
         }
     }
+}
+
+fn time_text(TimeWarning { table, problem, fix }: &TimeWarning) -> String {
+    format!("warning: table {table} {problem}\n  fix: {fix}\n")
 }
 
 const OTHER_SET_UP: &str = "another process sets up an outbox in this database: waiting for it\n";
