@@ -314,7 +314,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
                 WHERE i.inhparent = captured AND c.relkind <> 'p') THEN
       RAISE EXCEPTION '% has inheritance children, whose rows its triggers do not capture', captured
-        USING ERRCODE = 'wrong_object_type', HINT = 'Detach them (ALTER TABLE … NO INHERIT), or use a partitioned table.';
+        USING ERRCODE = 'wrong_object_type', HINT = 'Detach them with ALTER TABLE and NO INHERIT, or use a partitioned table.';
     END IF;
     SELECT quote_ident(c.name) INTO missing FROM unnest(id_column || columns) AS c(name)
      WHERE NOT EXISTS (

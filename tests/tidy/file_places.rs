@@ -77,7 +77,10 @@ pub(crate) fn test_files_are_targets(files: &Files) -> Vec<Finding> {
         .filter_map(|(path, _)| Some((path, path.strip_prefix("tests/")?)))
         .filter(|(_, inner)| !inner.contains('/') || inner.ends_with("/main.rs"))
         .filter(|(_, inner)| !inner.starts_with("src/") && !is_target(inner))
-        .filter(|(path, _)| !files.contains_key(&path.replace("main.rs", "Cargo.toml")))
+        .filter(|(path, _)| {
+            let folder = path.strip_suffix("main.rs");
+            folder.is_none_or(|folder| !files.contains_key(&format!("{folder}Cargo.toml")))
+        })
         .map(|(path, inner)| {
             let remedy =
                 format!("never run: add a [[test]] with path = \"{inner}\" to tests/Cargo.toml");

@@ -217,7 +217,8 @@ async fn bytes_that_are_not_utf8_are_read_where_the_server_knows_no_encoding() {
         let ids_wanted = [&b"e1"[..], b"\xffa", b"e2"].map(|id| SourceValue::Text(id.to_vec()));
         assert_eq!(ids, ids_wanted);
         assert_eq!(text(&rows[0].values[1]).as_deref(), Some("a   "));
-        assert_eq!(rows[2].key.as_ref().map(|key| key.aggregate_id.as_str()), Some("b"));
+        // The key has the text that the stream has, as the value above.
+        assert_eq!(rows[2].key.as_ref().map(|key| key.aggregate_id.as_str()), Some("b   "));
     }
     session.run(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
 }

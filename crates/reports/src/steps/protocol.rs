@@ -155,9 +155,7 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
         Step::EncodingUnchecked { database } => {
             format!("warning: database {database} {SQL_ASCII_RISK}\n  fix: {SQL_ASCII_FIX}\n")
         }
-        Step::TimeColumn(TimeWarning { table, problem, fix }) => {
-            format!("warning: table {table} {problem}\n  fix: {fix}\n")
-        }
+        Step::TimeColumn(warning) => time_text(warning),
         Step::TopicRefused(error) => format!("not created: {error}\n"),
         Step::TopicsUnknown => NO_TOPICS.to_owned(),
         Step::RowsWithoutTopic(rows) => {
@@ -174,6 +172,10 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
 
 const EARLIER_BACKFILL: &str =
     "an earlier run started this backfill, which is unfinished: nothing new is started\n";
+
+fn time_text(TimeWarning { table, problem, fix }: &TimeWarning) -> String {
+    format!("warning: table {table} {problem}\n  fix: {fix}\n")
+}
 
 const OTHER_SET_UP: &str = "another process sets up an outbox in this database: waiting for it\n";
 
