@@ -1,6 +1,7 @@
 //! Findings about the consumers of the published events. A consumer cannot keep `run` from working,
 //! so these findings are at most warnings.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
@@ -156,7 +157,11 @@ fn other_readers<'a>(
     consumer: &RegisteredConsumer,
     all: impl Iterator<Item = &'a RegisteredConsumer>,
 ) -> Vec<&'a RegisteredConsumer> {
-    all.filter(|it| it.subscription == consumer.subscription && it.row != consumer.row).collect()
+    let is_other = |it: &&RegisteredConsumer| {
+        it.subscription == consumer.subscription && it.row != consumer.row
+    };
+    let others: BTreeMap<&str, _> = all.filter(is_other).map(|it| (&*it.row, it)).collect();
+    others.into_values().collect()
 }
 
 /// Returns findings about one consumer and its subscription, which other consumers may also read, and
@@ -338,10 +343,10 @@ mod tests {
         let there = RegisteredConsumer { row: "two".into(), ..billing(None) };
         let elsewhere =
             RegisteredConsumer { subscription: "own".into(), row: "three".into(), ..billing(None) };
-        let all = [billing(None), billing(None), there, elsewhere];
+        let all = [billing(None), billing(None), there.clone(), there, elsewhere];
         let others = other_readers(&all[0], all.iter());
         assert_eq!(others.iter().map(|it| &*it.row).collect::<Vec<_>>(), ["two"]);
-        assert!(other_readers(&all[3], all.iter()).is_empty());
+        assert!(other_readers(&all[4], all.iter()).is_empty());
         let found = about((&all[0], &others), &ordered(), Vec::new(), WEEK);
         let [finding] = &found[..] else { panic!("{found:?}") };
         let message =
