@@ -14,7 +14,7 @@ source scripts/tools.sh
 profiles=(core default)
 if [ "${1:-}" = --all ]; then
   profiles=(all all)
-  export WALRELAY_SIM_SEEDS="${WALRELAY_SIM_SEEDS:-2400}"
+  export WALRELAY_SIM_SEEDS="${WALRELAY_SIM_SEEDS:-2400}" WALRELAY_LONG=1
   shift
 fi
 

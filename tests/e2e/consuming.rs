@@ -182,7 +182,7 @@ async fn until_caught_up_reports_pending_and_dead_events() {
 async fn until_caught_up_waits_for_an_answer_and_for_the_leases_of_others() {
     let Some(world) = world().await else { return };
     world.pubsub.fault("on=streaming-pull,first=1,hold-before");
-    let late = world.consumer(["--until-caught-up"]).start();
+    let late = world.consumer(["--until-caught-up", "--quiet-for", "5s"]).start();
     world.pubsub.wait_held(DEADLINE).await;
     world.insert_events(5, 50).await;
     world.catch_up().await;

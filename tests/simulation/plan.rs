@@ -502,14 +502,6 @@ fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
         }
     }
     draw_again(&mut replays.fork(), length, &mut timeline);
-    let mut invalid = replays.fork();
-    if invalid.chance(150) {
-        let scope = *invalid.pick(&[Scope::Everything, Scope::Topic, Scope::Key]);
-        let time = invalid.time(ms(500), ms(20_000));
-        let moment = invalid.time(Duration::ZERO, length);
-        let class = FailureClass::Row;
-        timeline.push((moment, Action::InjectFailure { scope, class, time }));
-    }
     timeline.sort_by_key(|(moment, _)| *moment);
     timeline
 }

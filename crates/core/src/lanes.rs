@@ -74,6 +74,11 @@ pub struct LanePolicy {
     pub on_dead: OnDead,
 }
 
+impl LanePolicy {
+    /// The `park_after` of lanes whose rows never enter dispatch state.
+    pub const NEVER_PARKS: Duration = Duration::from_hours(24 * 3650);
+}
+
 /// All lanes.
 #[derive(Debug)]
 pub struct Lanes {

@@ -15,7 +15,7 @@ use crate::lanes::outputs::RowToRecord;
 use crate::lanes::undecided_rows::{Held, Undecided, UndecidedRows};
 use crate::message::Topic;
 
-use super::{Lanes, OnDead};
+use super::{LanePolicy, Lanes, OnDead};
 
 impl Lanes {
     /// Judges a refusal: if the topic refuses every row as invalid, an operator has to act.
@@ -26,7 +26,8 @@ impl Lanes {
         failure: PublishFailure,
         now: Instant,
     ) -> PublishFailure {
-        if !is_invalid_row(&failure) {
+        // Without dispatch state, nobody could discard an invalid row that waits.
+        if !is_invalid_row(&failure) || self.policy.park_after >= LanePolicy::NEVER_PARKS {
             return failure;
         }
         let is_alone = batch.rows.len() == 1;

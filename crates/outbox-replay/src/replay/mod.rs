@@ -28,10 +28,8 @@ mod run;
 mod store;
 mod table_server;
 
-use std::time::Duration;
-
 use pgoutput_parser::Lsn;
-use walrelay_core::{OnDead, ReplaySelection, WalBudgetLimit};
+use walrelay_core::{LanePolicy, OnDead, ReplaySelection, WalBudgetLimit};
 
 pub use cancel::{CancellableReplay, CancelledRows};
 pub use counting_publisher::CountingPublisher;
@@ -81,9 +79,6 @@ pub fn replay_slot_name(live: &str, id: &str) -> String {
     format!("{kept}_replay_{id}")
 }
 
-/// Keys of a replay are never parked, because no other row waits behind them.
-const NEVER: Duration = Duration::from_hours(24 * 3650);
-
 impl Replay {
     /// Returns the settings of its sessions.
     #[must_use]
@@ -91,7 +86,8 @@ impl Replay {
         let mut relay = live.clone();
         relay.outbox.slot = replay_slot_name(&live.outbox.slot, &self.id);
         relay.router.replay_id = Some(self.id.clone());
-        relay.park_after = NEVER;
+        // No other row waits behind the keys of a replay.
+        relay.park_after = LanePolicy::NEVER_PARKS;
         // If a dead row ends the replay, the rows behind it follow only after it is fixed.
         relay.on_dead = match self.dead_rows {
             DeadRows::Stop => OnDead::Hold,
