@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use walrelay_testkit::process::clean_command;
-use walrelay_testkit::skip;
+use walrelay_testkit::{long_run_or_skip, skip};
 use walrelay_tests::PubSub;
 
 /// The checks that both programs make, in their order.
@@ -77,12 +77,7 @@ async fn the_official_java_client_passes_every_check() {
 
 /// A client whose pings are not answered opens its stream again after 20 s.
 async fn an_idle_client_keeps_its_stream(program: Option<Command>) {
-    #[expect(clippy::disallowed_methods, reason = "a test's switch, not configuration")]
-    if std::env::var("WALRELAY_LONG").as_deref() != Ok("1") {
-        skip::<()>("takes more than a minute; set WALRELAY_LONG=1");
-        return;
-    }
-    let Some(mut program) = program else { return };
+    let (Some(()), Some(mut program)) = (long_run_or_skip(), program) else { return };
     let service = PubSub::start();
     // This fault only counts the streams.
     service.fault("on=streaming-pull,delay=0ms");

@@ -41,11 +41,7 @@ async fn two_hundred_thousand_aggregates_in_one_transaction_fit_into_a_hundred_m
 
 #[tokio::test]
 async fn two_million_rows_in_one_transaction_fit_into_a_hundred_mebibytes() {
-    #[expect(clippy::disallowed_methods, reason = "a test's switch, not configuration")]
-    if std::env::var("WALRELAY_LONG").as_deref() != Ok("1") {
-        walrelay_testkit::skip::<()>("takes minutes; set WALRELAY_LONG=1");
-        return;
-    }
+    let Some(()) = walrelay_testkit::long_run_or_skip() else { return };
     let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
 

@@ -170,7 +170,7 @@ impl PublishHealth {
 
     /// Notes that Pub/Sub refused rows of the topic as invalid. A single row is refused with its
     /// ordering key. Returns whether the topic refuses every row, as far as is known.
-    pub(crate) fn is_topic_invalid(
+    pub(crate) fn note_invalid(
         &mut self,
         topic: &Topic,
         single_row_of: Option<&str>,

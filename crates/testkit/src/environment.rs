@@ -6,7 +6,8 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 /// Returns an environment variable. An empty variable counts as absent.
-pub(crate) fn variable(name: &str) -> Option<String> {
+#[must_use]
+pub fn variable(name: &str) -> Option<String> {
     env::var_os(name).and_then(|value| value.into_string().ok()).filter(|value| !value.is_empty())
 }
 

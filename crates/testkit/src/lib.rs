@@ -28,7 +28,7 @@ pub mod tls;
 mod waiting;
 pub mod walsender;
 
-pub use environment::random_name;
+pub use environment::{random_name, variable};
 pub use http::http_get;
-pub use skip::skip;
+pub use skip::{long_run_or_skip, skip};
 pub use waiting::wait_until;

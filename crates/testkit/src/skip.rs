@@ -28,3 +28,9 @@ pub fn skip<T>(reason: &str) -> Option<T> {
     }
     None
 }
+
+/// Reports a test that takes more than a minute as skipped, unless `WALRELAY_LONG=1` asks for it.
+pub fn long_run_or_skip() -> Option<()> {
+    let is_wanted = variable("WALRELAY_LONG").as_deref() == Some("1");
+    if is_wanted { Some(()) } else { skip("takes more than a minute; set WALRELAY_LONG=1") }
+}

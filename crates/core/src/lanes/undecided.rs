@@ -31,8 +31,7 @@ impl Lanes {
             return failure;
         }
         let is_alone = batch.rows.len() == 1;
-        if self.health.is_topic_invalid(batch.topic(), is_alone.then(|| batch.ordering_key()), now)
-        {
+        if self.health.note_invalid(batch.topic(), is_alone.then(|| batch.ordering_key()), now) {
             return PublishFailure { class: FailureClass::Operator, ..failure };
         }
         failure

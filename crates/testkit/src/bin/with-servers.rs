@@ -19,7 +19,7 @@ use std::thread;
 
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::emulator::{self, OfficialEmulator};
-use walrelay_testkit::{postgres, random_name, skip};
+use walrelay_testkit::{postgres, random_name, skip, variable};
 
 /// The major versions that the tests need.
 const MAJORS_WANTED: [u32; 3] = [15, 17, 18];
@@ -106,8 +106,7 @@ fn versions() -> String {
 }
 
 fn servers_wanted() -> usize {
-    let threads =
-        env::var_os(TEST_THREADS_VARIABLE).and_then(|number| number.to_str()?.parse().ok());
+    let threads = variable(TEST_THREADS_VARIABLE).and_then(|number| number.parse().ok());
     threads.unwrap_or(SERVERS_DEFAULT)
 }
 
