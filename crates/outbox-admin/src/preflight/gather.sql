@@ -33,6 +33,14 @@ SELECT current_setting('server_version_num')::int8 AS version_num,
        (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')
          AS wal_sender_timeout_millis,
        rolname::text AS role,
-       rolreplication OR rolsuper AS may_replicate
+       rolreplication OR rolsuper AS may_replicate,
+       CASE WHEN NOT rolsuper THEN least(nullif(rolconnlimit, -1), (
+         SELECT nullif(datconnlimit, -1) FROM pg_catalog.pg_database
+          WHERE datname = current_database())) END AS connections_max,
+       CASE WHEN rolvaliduntil < 'infinity' THEN
+         greatest(extract(epoch FROM rolvaliduntil - now()), 0)::float8 END AS password_left,
+       ARRAY(SELECT name FROM pg_catalog.pg_settings WHERE name = ANY ($1) ORDER BY name) AS limits,
+       ARRAY(SELECT setting FROM pg_catalog.pg_settings WHERE name = ANY ($1) ORDER BY name)
+         AS limit_values
   FROM pg_catalog.pg_roles
  WHERE rolname = current_user

@@ -10,7 +10,7 @@ use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_outbox_admin::protocols::{column_of, every_shard, refuse_without_outbox};
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_shared, connect_sql};
 use walrelay_reports::error::{Error, NAME_INBOXES};
 use walrelay_reports::text::visible;
 
@@ -222,7 +222,7 @@ pub(super) async fn open_inboxes(
 ) -> Result<Vec<Inbox>, Error> {
     let mut inboxes = Vec::new();
     for place in places {
-        let client = connect_sql(&place.connect).await.map_err(InboxError::Connect)?;
+        let client = connect_shared(&place.connect).await.map_err(InboxError::Connect)?;
         let consumer = ConsumerGeneration::find(&client, Some(&place.consumer)).await?;
         inboxes.push(Inbox { consumer, client: Some(client) });
     }

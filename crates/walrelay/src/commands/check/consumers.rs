@@ -13,7 +13,7 @@ use walrelay_inbox::{
     InboxError, SubscriptionWarning, redelivery_window_with_dead_letters, unlogged_inbox_tables,
 };
 use walrelay_outbox_admin::Finding;
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_reports::explain;
 use walrelay_reports::fixes::{DELETED_TOPIC, create_subscription, replace_orphan};
@@ -41,7 +41,7 @@ impl Consumers {
         let mut found = Self::default();
         for InboxPlace { consumer, connect } in places {
             let connect = connect.clone().with_patience(ANSWER_TIMEOUT);
-            let answer = match connect_sql(&connect).await {
+            let answer = match connect_shared(&connect).await {
                 Ok(client) => {
                     let answer = registered(&client, Some(consumer)).await;
                     let subject = format!("consumer {consumer}");
