@@ -132,7 +132,8 @@ BEGIN
       WHEN 'event' THEN (0.6 + 0.4 * random())
         * least(interval '5 minutes', interval '1 second' * 2 ^ least(attempts - 1, 20))
       ELSE (0.1 + 0.9 * random())
-        * least(interval '1 minute', interval '1 second' + (clock_timestamp() - received_at) / 4) END
+        * least(interval '1 minute',
+            interval '1 second' + greatest(clock_timestamp() - received_at, interval '0') / 4) END
   $next_attempt$;
 
   -- Records that the handler failed on a message. Returns the row's new status: `retrying` or

@@ -586,9 +586,12 @@ async fn a_first_start_where_nothing_listens_or_the_database_is_unknown_ends() {
     let (server, _) = world.url().rsplit_once('/').expect("a database");
     let unknown = format!("{server}/absent");
     for url in [nobody, unknown] {
-        let consumer = world.consumer(["--database-url", &url]).finish(DEADLINE).await;
+        // Where nothing listens, both try for half a minute first.
+        let (consumer, relay) = tokio::join!(
+            world.consumer(["--database-url", &url]).finish(DEADLINE),
+            world.run(["run", "--database-url", &url])
+        );
         assert_eq!(consumer.code, Some(3), "{}", consumer.text);
-        let relay = world.run(["run", "--database-url", &url]).await;
         assert_eq!(relay.code, Some(3), "{}", relay.text);
     }
 }

@@ -55,6 +55,7 @@ mod restored_versions;
 mod retention;
 mod row_level_security;
 mod schemas;
+mod server_limits;
 mod session_end;
 mod shards;
 mod stop;

@@ -74,6 +74,45 @@ async fn a_private_authority_is_trusted_for_topics_rows_and_subscriptions() {
 }
 
 #[tokio::test]
+async fn a_metadata_server_that_is_not_there_at_first_is_asked_again() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let mut private = Private::start().await;
+    private.emulator.create_topic(&topic("video.events")).unwrap();
+    Workload::of_rows(10).insert(world.client()).await.unwrap();
+    for arguments in [
+        &["run", "--until-caught-up"][..],
+        &[
+            "consumer",
+            "init",
+            "view",
+            "--subscription",
+            "view",
+            "--create",
+            "--topic",
+            "video.events",
+        ],
+        &["consumer", "run", "view", "--handler", "apply", "--until-caught-up"],
+    ] {
+        if arguments.contains(&"init") {
+            world.execute("CREATE TABLE applied (id text)").await;
+        } else if arguments.contains(&"--handler") {
+            world
+                .execute(
+                    "CREATE FUNCTION apply(events app_inbox_event[]) RETURNS void LANGUAGE sql AS
+                     'INSERT INTO applied SELECT e.event_id FROM unnest(events) AS e'",
+                )
+                .await;
+            private.metadata = MetadataServer::start_after(2).await.unwrap();
+        } else {
+            private.metadata = MetadataServer::start_after(2).await.unwrap();
+        }
+        let done = private.command(&world, arguments.iter().copied()).finish(DEADLINE).await;
+        assert_eq!(done.code, Some(0), "{arguments:?}: {}", done.text);
+    }
+    assert_eq!(private.emulator.published(&topic("video.events")).len(), 10);
+}
+
+#[tokio::test]
 async fn a_certificate_of_an_unknown_authority_is_named_and_nothing_is_lost() {
     let Some(world) = InboxDatabase::create().await else { return };
     let private = Private::start().await;

@@ -166,7 +166,7 @@ async fn measure_wal(server: &ScriptedServer, teller: &WalMeasurementSender) {
         sleep(Duration::from_millis(100)).await;
         if server.is_up() {
             let wal_end = Lsn::new(server.wal_end());
-            teller.send_replace(Measured { wal_end, retention: WalRetentionLimit::Unlimited });
+            teller.send_replace(Measured::new(wal_end, WalRetentionLimit::Unlimited));
         }
     }
 }

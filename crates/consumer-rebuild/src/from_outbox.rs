@@ -26,8 +26,8 @@ use walrelay_outbox_replay::replay::{
     ReplayOrder,
 };
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, SqlError, TableAccess, backend_pid, connect_outbox, connect_sql,
-    in_schema, own_rows_sql, refuse_hidden_rows,
+    QualifiedName, SqlClient, SqlError, TableAccess, backend_pid, connect_outbox, connect_shared,
+    connect_sql, in_schema, own_rows_sql, refuse_hidden_rows,
 };
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
@@ -170,7 +170,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     }
 
     async fn generation(&self, consumer: &str) -> Result<i32, RebuildError> {
-        let now = connect_sql(self.connect).await?;
+        let now = connect_shared(self.connect).await?;
         let status = consumer_status(&now, consumer).await;
         now.close().await;
         Ok(status?.generation)

@@ -20,7 +20,7 @@ use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::admin::{self, Filling, NewGeneration};
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
-use walrelay_pg_client::{SqlClient, backend_pid, connect_sql};
+use walrelay_pg_client::{SqlClient, backend_pid, connect_shared};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
 
@@ -120,7 +120,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         old: String,
     ) -> Result<(), RebuildError> {
         let consumer = order.consumer.clone();
-        let now = connect_sql(self.connect).await?;
+        let now = connect_shared(self.connect).await?;
         let status = consumer_status(&now, &consumer).await;
         now.close().await;
         let status = status?;
@@ -193,7 +193,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
 
     /// Returns whether the transaction has committed. Its reply may have been lost.
     pub(crate) async fn is_moved(&self, consumer: &str, new: &str) -> Result<bool, RebuildError> {
-        let client = connect_sql(self.connect).await?;
+        let client = connect_shared(self.connect).await?;
         let reads = admin::subscription(&client, consumer).await;
         client.close().await;
         Ok(reads? == new)

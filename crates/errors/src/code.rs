@@ -91,6 +91,9 @@ codes! {
     /// The server refuses with an error that has no code of its own.
     ServerError "server-error": RECONNECT, RECONNECT, UNEXPECTED;
 
+    /// The server does not send WAL that it has, or its commits wait for a standby.
+    ServerStalled "server-stalled": UNEXPECTED, UNEXPECTED, UNEXPECTED;
+
     // The setup of the server.
     /// The server is too old, or a setting is wrong.
     ServerUnsuitable "server-unsuitable": POSTGRES, POSTGRES, POSTGRES;

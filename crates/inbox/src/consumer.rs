@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use walrelay_errors::Chain;
 use walrelay_pg_client::PgError;
 use walrelay_pubsub::Subscriber;
@@ -31,6 +31,9 @@ use crate::unlogged_tables::refuse_unlogged;
 /// The wait before the next attempt to follow the consumer to another subscription.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// The time in which the database must answer all questions of the start, once it is connected.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// A consumer whose prerequisites are checked, and that has read no message yet.
 #[derive(Debug)]
 pub struct Consumer {
@@ -51,7 +54,11 @@ impl Consumer {
     pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
         settings.refuse_needed_keys()?;
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));
-        let found = find(&mut connection, &settings).await;
+        // A proxy may accept the connection, and pass no answer.
+        let limit = START_TIMEOUT + settings.connect.connect_timeout();
+        let Ok(found) = timeout(limit, find(&mut connection, &settings)).await else {
+            return Err(InboxError::Connect(PgError::Silent { limit }));
+        };
         connection.close().await;
         let (registration, effect) = found?;
         let subscription = settings.subscription.clone().unwrap_or(registration.subscription);

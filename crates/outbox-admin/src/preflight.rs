@@ -8,6 +8,7 @@ mod assess;
 mod facts;
 mod finding;
 mod gather;
+mod limits;
 mod request;
 mod shards;
 mod similar_names;

@@ -40,6 +40,8 @@ pub enum ReasonKind {
     UnsendableRow,
     /// The relay cannot read a row, or must not publish it, and has stopped.
     UnreadableRow,
+    /// The server does not send its WAL, or its commits wait for a standby.
+    ServerStalled,
     /// More WAL is retained than `--wal-budget`.
     WalBudget,
     /// A topic refuses messages until an operator acts.

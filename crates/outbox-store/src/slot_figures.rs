@@ -9,7 +9,7 @@ use crate::relay_row::read_relay_row;
 use crate::store::SlotFigures;
 use crate::store_error::StoreError;
 use walrelay_pg_client::sql;
-use walrelay_pg_replication::{SlotState, Writer, read_slot};
+use walrelay_pg_replication::{COMMIT_WAIT, SlotState, Writer, read_slot};
 
 /// Counts the next part of dispatch state, and reads the slot.
 ///
@@ -27,11 +27,29 @@ pub async fn read_survey(
         Some(slot) => lag_seconds(client, slot).await?,
         None => None,
     };
+    let commit_wait_seconds = commit_wait_seconds(client).await?;
     let oldest_writer = oldest_writer(client).await?;
     let anchors = read_anchor_states(client, store.slot()).await?;
     store.count_further(client, counting).await?;
     let (counts, is_counting) = (counting.counts(), counting.is_under_way());
-    Ok(SlotFigures { counts, is_counting, slot, lag_seconds, oldest_writer, relay_row, anchors })
+    Ok(SlotFigures {
+        counts,
+        is_counting,
+        slot,
+        lag_seconds,
+        commit_wait_seconds,
+        oldest_writer,
+        relay_row,
+        anchors,
+    })
+}
+
+async fn commit_wait_seconds(client: &Client) -> Result<f64, StoreError> {
+    // spliced: COMMIT_WAIT, which the monitor of the WAL reads also.
+    let sql = format!("SELECT {COMMIT_WAIT} AS seconds");
+    let read = client.query_typed_one(&sql, &[]).await;
+    let row = read.map_err(StoreError::sql("look for commits that wait for a standby"))?;
+    Ok(row.get("seconds"))
 }
 
 async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {

@@ -95,6 +95,8 @@ pub struct SlotFigures {
     pub slot: Option<SlotState>,
     /// Age of the confirmed position in seconds. None if the role may not see it.
     pub lag_seconds: Option<f64>,
+    /// How long the oldest commit has waited for a synchronous standby, in seconds.
+    pub commit_wait_seconds: f64,
     /// The transaction that the slot's oldest WAL waits for.
     pub oldest_writer: Option<Writer>,
     /// The relay's row, with the slot's settled position.

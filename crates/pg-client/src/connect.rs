@@ -18,11 +18,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, SimpleQueryMessage, tls};
 
+use crate::answer_watch::{AnswerWatch, WatchedStream};
 use crate::conninfo::{ConnectConfig, Encryption, Endpoint, TargetSession};
 use crate::error::{PgError, TlsError};
-use crate::server_error::ServerErrorKind;
+use crate::server_error::{ServerError, ServerErrorKind};
+use crate::session_limits::SET_SESSION_LIMITS;
+use crate::session_proof::{backend_of, is_announced, refuse_shared};
 use crate::stream::Stream;
 use crate::tls::{client_config, server_name};
 use crate::value_formats::value_formats_sql;
@@ -46,13 +50,70 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// `SSLRequest`: length 8, code 1234.5679.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
 
-/// Connects for ordinary SQL.
+/// Opens a session for ordinary SQL, with a server process of its own and without the time limits of
+/// the role. See [`SESSION_LIMITS`](crate::SESSION_LIMITS).
 ///
 /// # Errors
 ///
 /// No address answers, TLS or authentication fails, or no listed server is of the requested kind. A
-/// server's answer is returned in preference to a network error.
+/// server's answer is returned in preference to a network error. A pooler shares the session's
+/// process between clients. Nothing was set then.
 pub async fn connect_sql(config: &ConnectConfig) -> Result<SqlClient, PgError> {
+    let mut client = connect_unwatched(config).await?;
+    let setting_up = async {
+        if !is_announced(&client, client.pid).await {
+            refuse_pooler(&client, config).await?;
+        }
+        client.batch_execute(&SET_SESSION_LIMITS).await.map_err(PgError::from)
+    };
+    match timeout(config.connect_timeout, setting_up).await {
+        Ok(done) => done?,
+        Err(_) => {
+            let address = "the server, after authentication,".to_owned();
+            return Err(PgError::ConnectTimeout { address, limit: config.connect_timeout });
+        }
+    }
+    client.watch_answers(config);
+    Ok(client)
+}
+
+/// Refuses a connection whose server process may serve other clients.
+async fn refuse_pooler(client: &SqlClient, config: &ConnectConfig) -> Result<(), PgError> {
+    let other = match connect_unwatched(config).await {
+        Ok(other) => Some(other),
+        // The server may allow no other connection.
+        Err(error) if error.server().is_some() => None,
+        Err(error) => return Err(error),
+    };
+    refuse_shared(client, client.pid, other.as_deref()).await?;
+    if let Some(other) = other {
+        other.close().await;
+    }
+    Ok(())
+}
+
+/// Returns whether the server process works on a statement, or hides its state.
+async fn is_working(config: ConnectConfig, pid: i32) -> Result<bool, PgError> {
+    let client = connect_unwatched(&config).await?;
+    let sql = sql!("blockers.sql", "is_working");
+    let row = client.query_typed_opt(sql, &[(&pid, Type::INT4)]).await?;
+    client.close().await;
+    Ok(row.is_some_and(|row| row.get(0)))
+}
+
+/// Connects for single transactions, also through a pooler that shares server processes between
+/// clients. Nothing is set, and no statement may rely on one before it.
+///
+/// # Errors
+///
+/// As [`connect_sql`], except for poolers.
+pub async fn connect_shared(config: &ConnectConfig) -> Result<SqlClient, PgError> {
+    connect_unwatched(config).await
+}
+
+/// Connects, and waits for the first answer to a statement. A proxy may accept a connection, and
+/// fall silent afterwards.
+pub(crate) async fn connect_unwatched(config: &ConnectConfig) -> Result<SqlClient, PgError> {
     open_session(config, &SqlStartup).await
 }
 
@@ -75,9 +136,28 @@ pub struct SqlClient {
     client: Client,
     connection: JoinSet<()>,
     notified: Arc<Notify>,
+    watch: AnswerWatch,
+    /// Ends the task that drives the socket.
+    end: Arc<Notify>,
+    /// The server process that gave the first answer.
+    pid: i32,
 }
 
 impl SqlClient {
+    /// Ends the connection once an answer is lost.
+    fn watch_answers(&mut self, config: &ConnectConfig) {
+        let (watch, config, pid) = (self.watch.clone(), config.clone(), self.pid);
+        let end = self.end.clone();
+        self.connection.spawn(async move {
+            watch.lost(|| is_working(config.clone(), pid)).await;
+            tracing::warn!(
+                pid,
+                "the server's answer to a statement is lost; the connection is closed"
+            );
+            end.notify_one();
+        });
+    }
+
     /// Waits for a `NOTIFY` on a channel that this session listens to. A notification that arrived
     /// since the last call ends the wait at once. Several notifications count as one.
     ///
@@ -335,14 +415,16 @@ impl SessionStartup for SqlStartup {
         if let Some(options) = &config.options {
             client_config.options(options);
         }
+        let (stream, watch) = AnswerWatch::over(stream);
         let (client, connection) = client_config
             .connect_raw(stream, NoTls)
             .await
             .map_err(|error| failed_startup(error, endpoint))?;
         let mut tasks = JoinSet::new();
-        let notified = Arc::new(Notify::new());
-        tasks.spawn(drive(connection, Arc::clone(&notified)));
-        let client = SqlClient { client, connection: tasks, notified };
+        let (notified, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        tasks.spawn(drive(connection, Arc::clone(&notified), Arc::clone(&end)));
+        let pid = backend_of(&client).await?;
+        let client = SqlClient { client, connection: tasks, notified, watch, end, pid };
         if let Some(question) = config.session.question() {
             let rows = client.simple_query(question.sql).await?;
             let is_wanted = rows.iter().any(|message| {
@@ -365,10 +447,20 @@ fn failed_startup(error: tokio_postgres::Error, endpoint: &Endpoint) -> PgError 
     if wants_password { PgError::PasswordMissing } else { PgError::from(error).or_pooler() }
 }
 
-/// Drives the socket of a client until the client is dropped or the connection ends.
-async fn drive(mut connection: Connection<Stream, tls::NoTlsStream>, notified: Arc<Notify>) {
+/// Drives the socket of a client until the client is dropped, the connection ends, or `end` is
+/// notified.
+async fn drive(
+    mut connection: Connection<WatchedStream, tls::NoTlsStream>,
+    notified: Arc<Notify>,
+    end: Arc<Notify>,
+) {
     loop {
-        match std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+        let message = tokio::select! {
+            biased;
+            () = end.notified() => return,
+            message = std::future::poll_fn(|cx| connection.poll_message(cx)) => message,
+        };
+        match message {
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 tracing::debug!(
                     severity = notice.severity(),
@@ -379,8 +471,16 @@ async fn drive(mut connection: Connection<Stream, tls::NoTlsStream>, notified: A
             }
             Some(Ok(AsyncMessage::Notification(_))) => notified.notify_one(),
             Some(Ok(_)) => {}
-            // Every call of the client returns this error also, and the caller logs it.
-            Some(Err(_)) | None => return,
+            Some(Err(error)) => {
+                // Between two statements nobody else sees the reason. The next call of the client
+                // only reports a closed connection.
+                if let Some(reason) = error.as_db_error() {
+                    let error = ServerError::from(reason);
+                    tracing::warn!(%error, "the server ended a connection");
+                }
+                return;
+            }
+            None => return,
         }
     }
 }

@@ -69,6 +69,12 @@ pub enum PgError {
     )]
     Pooler,
 
+    /// Two sessions of ours had the same server process, or one session changed it.
+    #[error(
+        "this is a connection pooler in transaction mode: it shares a server process between its clients"
+    )]
+    SharedBackend,
+
     /// The server asks for an authentication method that this client does not support.
     #[error("the server asks for {method} authentication, which is not supported")]
     AuthenticationMethod {
@@ -185,6 +191,7 @@ impl PgError {
             | Self::Unreachable { .. }
             | Self::Tls { .. }
             | Self::Pooler
+            | Self::SharedBackend
             | Self::AuthenticationMethod { .. }
             | Self::PasswordMissing
             | Self::PasswordFile { .. }
@@ -257,7 +264,7 @@ impl Coded for PgError {
             }
             Self::Tls { source, .. } => source.code(),
             Self::Server(answer) => answer.kind().code(),
-            Self::Pooler => Code::ConnectionPooler,
+            Self::Pooler | Self::SharedBackend => Code::ConnectionPooler,
             Self::AuthenticationMethod { .. } => Code::AuthenticationMethodUnsupported,
             Self::PasswordMissing => Code::PasswordMissing,
             Self::PasswordFile { .. } => Code::PasswordFileUnreadable,

@@ -4,6 +4,7 @@
 #[macro_use]
 mod named_sql;
 
+mod answer_watch;
 mod blockers;
 mod cancellable;
 mod columns;
@@ -16,7 +17,9 @@ mod row_sql;
 mod schema;
 mod secret;
 mod server_error;
+mod session_limits;
 mod session_lock;
+mod session_proof;
 mod settled_sql;
 mod sql_error;
 mod stream;
@@ -27,7 +30,8 @@ pub use blockers::{Blockers, backend_pid, blockers, cancel_statement};
 pub use cancellable::run_cancellable;
 pub use columns::{TableColumn, TimeType, read_columns};
 pub use connect::{
-    SessionCheck, SessionStartup, SqlClient, connect_outbox, connect_sql, open_session,
+    SessionCheck, SessionStartup, SqlClient, connect_outbox, connect_shared, connect_sql,
+    open_session,
 };
 pub use conninfo::{
     CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,
@@ -43,6 +47,10 @@ pub use schema::{
 };
 pub use secret::Secret;
 pub use server_error::{ServerError, ServerErrorKind};
+pub use session_limits::{
+    LimitHandling, NO_TRANSACTION_TIMEOUT, SESSION_LIMITS, SET_SESSION_LIMITS, SessionLimit,
+    startup_limits,
+};
 pub use session_lock::lock_is_taken;
 pub use settled_sql::is_settled_sql;
 pub use sql_error::SqlError;

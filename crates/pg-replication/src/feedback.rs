@@ -102,6 +102,12 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
         self.received = self.received.max(lsn);
     }
 
+    /// Returns the highest position that the server has sent.
+    #[must_use]
+    pub const fn received_to(&self) -> Lsn {
+        self.received
+    }
+
     /// Records a keepalive: its position, and whether it requests an answer.
     pub fn note_keepalive(&mut self, keepalive: &Keepalive) {
         self.received(keepalive.wal_end);

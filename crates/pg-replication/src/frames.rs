@@ -18,10 +18,13 @@ use bytes::BytesMut;
 use pgoutput_parser::{CondenseLimits, Condenser, Frame};
 use postgres_protocol::message::backend;
 use tokio::io::AsyncRead;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::receive_buffer::{LocatedMessage, ReceiveBuffer};
 use crate::stream_settings::StreamSettings;
+
+/// The longest search for the server's last error.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The frames of a stream, in order.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub struct Frames<R> {
     large: LargeFrame,
     limits: CondenseLimits,
     silence_limit: Duration,
+    last_notice: Option<ServerError>,
     read_at: Instant,
     /// Fires when the silence may have lasted too long, and is reset only then.
     silence: Pin<Box<Sleep>>,
@@ -78,6 +82,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
             large: LargeFrame::None,
             limits: settings.condense_limits(),
             silence_limit: settings.silence_limit,
+            last_notice: None,
             read_at: Instant::now(),
             silence: Box::pin(sleep(settings.silence_limit)),
         }
@@ -113,6 +118,21 @@ impl<R: AsyncRead + Unpin> Frames<R> {
             Some(place) => Frame::parse(self.bytes(place)).map(Some).map_err(PgError::Frame),
             None => Ok(None),
         }
+    }
+
+    /// Returns the error with which the server ended the stream, after a write has failed. The error
+    /// may be behind frames that were not read, because of back-pressure. Drops these frames.
+    pub async fn parting_error(&mut self) -> Option<PgError> {
+        match timeout(PARTING_TIMEOUT, self.discard()).await {
+            Ok(Err(error)) if error.server().is_some() => Some(error),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// Returns the last notice of the server in this session.
+    #[must_use]
+    pub fn last_notice(&self) -> Option<&ServerError> {
+        self.last_notice.as_ref()
     }
 
     /// Returns the memory of the buffer in bytes, for the byte budget (I6).
@@ -212,7 +232,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 
     /// Handles messages between frames (manual: "Streaming Replication Protocol").
     #[cold]
-    fn take_other(&self, located: LocatedMessage) -> Result<(), PgError> {
+    fn take_other(&mut self, located: LocatedMessage) -> Result<(), PgError> {
         match located.tag {
             backend::NOTICE_RESPONSE_TAG => self.take_notice(located),
             backend::ERROR_RESPONSE_TAG => Err(self.server_error(located)),
@@ -224,12 +244,16 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    fn take_notice(&self, located: LocatedMessage) -> Result<(), PgError> {
+    fn take_notice(&mut self, located: LocatedMessage) -> Result<(), PgError> {
         let notice = self.server_message(located)?;
         if notice.says_publication_skipped() {
             return Err(PgError::PublicationSkipped(Box::new(notice)));
         }
-        tracing::warn!(severity = notice.severity, %notice, "the server warns");
+        // The server may repeat a notice every second.
+        if self.last_notice.as_ref() != Some(&notice) {
+            tracing::warn!(severity = notice.severity, %notice, "the server warns");
+        }
+        self.last_notice = Some(notice);
         Ok(())
     }
 

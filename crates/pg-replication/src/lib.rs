@@ -25,7 +25,7 @@ pub use publication::{
 pub use replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,
 };
-pub use retention::{RETENTION, read_retention, retention_of};
+pub use retention::{COMMIT_WAIT, RETENTION, read_retention, retention_of};
 pub use server_identity::{ServerIdentity, read_server_identity, read_system_identifier};
 pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, Writer, advance_slot, check_failover,

@@ -21,6 +21,7 @@ use pgoutput_parser::Lsn;
 use postgres_protocol::authentication::{md5_hash, sasl};
 use postgres_protocol::message::{backend, frontend};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::time::timeout;
 use tokio_postgres::fallible_iterator::FallibleIterator as _;
 
 use crate::feedback::Feedback;
@@ -29,12 +30,15 @@ use crate::receive_buffer::{LocatedMessage, ReceiveBuffer};
 use crate::server_identity::{ServerIdentity, TIMELINE_AND_START};
 use crate::stream_settings::StreamSettings;
 use walrelay_pg_client::{
-    ConnectConfig, Endpoint, PgError, Secret, ServerError, ServerErrorKind, SessionStartup, Stream,
-    open_session,
+    ConnectConfig, Endpoint, PgError, SET_SESSION_LIMITS, Secret, ServerError, ServerErrorKind,
+    SessionStartup, Stream, open_session, startup_limits,
 };
 
 /// Maximum bytes of one query's answer on this connection. The queries are catalog lookups.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// Maximum time of an answer that needs no waiting in the server.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// CopyBothResponse, which the protocol library does not know.
 const COPY_BOTH_RESPONSE: u8 = b'W';
@@ -97,7 +101,7 @@ pub struct ReplicationConnection<S> {
 
 impl ReplicationConnection<Stream> {
     /// Connects with server settings for this session only, such as
-    /// `("wal_sender_timeout", "15s")`.
+    /// `("wal_sender_timeout", "15s")`, and without the time limits of the role.
     ///
     /// # Errors
     ///
@@ -106,7 +110,9 @@ impl ReplicationConnection<Stream> {
         config: &ConnectConfig,
         settings: &[(&str, &str)],
     ) -> Result<Self, PgError> {
-        let options = server_options(config.options(), settings);
+        let mut limits: Vec<(&str, &str)> = startup_limits().collect();
+        limits.extend_from_slice(settings);
+        let options = server_options(config.options(), &limits);
         open_session(config, &ReplicationStartup { options }).await
     }
 }
@@ -133,6 +139,8 @@ impl SessionStartup for ReplicationStartup {
         };
         let mut connection =
             ReplicationConnection::handshake(stream, &startup).await.map_err(PgError::or_pooler)?;
+        // Not in the startup options, because an unknown name there is a fatal error.
+        connection.simple_query(&SET_SESSION_LIMITS).await?;
         if let Some(question) = config.target_session().question() {
             let rows = connection.simple_query(question.sql).await?;
             let answer = rows.first().and_then(|row| row.first()?.as_deref());
@@ -180,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
     /// [`PgError::Pooler`] if the peer does not replicate. A pooler silently drops
     /// `replication=database`, and the first sign is a syntax error.
     pub async fn identify_system(&mut self) -> Result<SystemIdentity, PgError> {
-        let rows = match self.simple_query("IDENTIFY_SYSTEM").await {
+        let rows = match in_time(self.simple_query("IDENTIFY_SYSTEM")).await {
             Err(PgError::Server(error)) if error.kind() == ServerErrorKind::Syntax => {
                 return Err(PgError::Pooler);
             }
@@ -214,7 +222,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         &mut self,
         system: &SystemIdentity,
     ) -> Result<ServerIdentity, PgError> {
-        let rows = self.simple_query(&TIMELINE_AND_START).await?;
+        let rows = in_time(self.simple_query(&TIMELINE_AND_START)).await?;
         let mut fields = rows.into_iter().next().unwrap_or_default().into_iter();
         let mut field = || fields.next().flatten().unwrap_or_default();
         let (timeline, started_at) = (field(), field());
@@ -230,7 +238,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
     pub async fn wal_sender_timeout(&mut self) -> Result<Option<Duration>, PgError> {
         // `pg_settings` returns plain milliseconds, but SHOW returns a number with a unit.
         let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
-        let rows = self.simple_query(sql).await?;
+        let rows = in_time(self.simple_query(sql)).await?;
         let answer = rows.first().and_then(|row| row.first()?.as_deref()).unwrap_or_default();
         let no_number = |_| PgError::protocol(format!("wal_sender_timeout is {answer:?}"));
         let milliseconds: u64 = answer.parse().map_err(no_number)?;
@@ -283,21 +291,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         start: Lsn,
         settings: &StreamSettings,
     ) -> Result<(Frames<ReadHalf<S>>, Feedback<WriteHalf<S>>), PgError> {
-        self.send_query(&start_replication(slot, publications, start)).await?;
-        loop {
-            let located = self.located().await?;
-            if located.tag == COPY_BOTH_RESPONSE {
-                break;
-            }
-            match self.message(located)? {
-                None => {}
-                Some(other) => return Err(unexpected("the start of the stream", &other)),
-            }
-        }
+        in_time(self.begin_copy(&start_replication(slot, publications, start))).await?;
         let Self { stream, mut incoming } = self;
         incoming.set_message_bytes_max(settings.frame_bytes_max);
         let (reader, writer) = tokio::io::split(stream);
         Ok((Frames::new(reader, incoming, settings), Feedback::new(writer, settings.clone())))
+    }
+
+    async fn begin_copy(&mut self, command: &str) -> Result<(), PgError> {
+        self.send_query(command).await?;
+        loop {
+            let located = self.located().await?;
+            if located.tag == COPY_BOTH_RESPONSE {
+                return Ok(());
+            }
+            if let Some(other) = self.message(located)? {
+                return Err(unexpected("the start of the stream", &other));
+            }
+        }
     }
 
     async fn authenticate(&mut self, startup: &Startup<'_>) -> Result<(), PgError> {
@@ -409,6 +420,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
             None => Err(PgError::protocol("a message ends before its length says")),
         }
     }
+}
+
+/// Ends a wait for an answer that a server gives at once. A proxy may fall silent after the startup.
+async fn in_time<T>(answer: impl Future<Output = Result<T, PgError>>) -> Result<T, PgError> {
+    let limit = ANSWER_TIMEOUT;
+    timeout(limit, answer).await.unwrap_or(Err(PgError::Silent { limit }))
 }
 
 fn read_answer(fields: backend::ErrorFields<'_>) -> Result<ServerError, PgError> {

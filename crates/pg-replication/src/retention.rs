@@ -10,6 +10,13 @@ use crate::slot_error::SlotError;
 pub const RETENTION: &str =
     "pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_slot_wal_keep_size'))";
 
+/// SQL for the seconds that the oldest commit has waited for a synchronous standby, 0 if none waits.
+/// Commits of other roles are visible only with `pg_read_all_stats`.
+// spliced: it is an expression of other statements.
+pub const COMMIT_WAIT: &str = "\
+    (SELECT coalesce(max(extract(epoch FROM pg_catalog.clock_timestamp() - w.query_start)), 0)::float8 \
+       FROM pg_catalog.pg_stat_get_activity(NULL) AS w WHERE w.wait_event = 'SyncRep')";
+
 /// Converts the server's answer to a limit. -1 means no limit.
 #[must_use]
 pub fn retention_of(bytes: i64) -> WalRetentionLimit {

@@ -12,6 +12,8 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint as Transport};
 use tonic::{Code, Request, Status};
 
+use walrelay_core::CallCode;
+
 use crate::config::Endpoint;
 use crate::credentials::{MakeCredentials, RequestHeaders, application_default};
 use crate::error::PubsubError;
@@ -76,8 +78,14 @@ impl AuthorisedChannel {
         message: T,
     ) -> Result<Request<T>, Status> {
         let headers = self.headers.get().await;
-        let (mut headers, _) =
-            headers.map_err(|failure| Status::unauthenticated(failure.message.to_string()))?;
+        let (mut headers, _) = headers.map_err(|failure| {
+            // A metadata server that does not answer yet is no missing credential.
+            let code = match failure.code == CallCode::Unavailable.into() {
+                true => Code::Unavailable,
+                false => Code::Unauthenticated,
+            };
+            Status::new(code, failure.message.to_string())
+        })?;
         let routing: HeaderValue = routing_by(field, name);
         headers.insert("x-goog-request-params", routing);
         let mut request = Request::new(message);

@@ -12,9 +12,9 @@ use http::header::{CONTENT_TYPE, TE, USER_AGENT};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
-use walrelay_core::{Message, Topic};
+use walrelay_core::{CallCode, Message, Topic};
 
 use crate::classify::classify;
 use crate::config::PublisherConfig;
@@ -36,6 +36,12 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// shuts down closes its connections one by one. After that many sends, the caller's back-off works
 /// better.
 const SENDS_MAX: usize = 4;
+
+/// The time in which the first access token must arrive.
+const FIRST_TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The pause between two requests for the first access token.
+const FIRST_TOKEN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Publishes batches. Clones are cheap and share connections and credentials.
 #[derive(Clone)]
@@ -95,13 +101,23 @@ impl GrpcPublisher {
     }
 
     /// Requests an access token, so that missing credentials are reported before any row is read.
+    /// The metadata server of a new machine may not answer yet, so a failure that may pass is
+    /// retried.
     ///
     /// # Errors
     ///
-    /// No token arrived within 15 s. An emulator needs none.
+    /// No token arrived within half a minute, or the credentials are refused. An emulator needs none.
     pub async fn authenticate(&self) -> Result<(), PubsubError> {
-        let asked = self.client.headers.get().await;
-        asked.map(drop).map_err(|failure| PubsubError::Credentials(failure.message.into()))
+        let until = Instant::now() + FIRST_TOKEN_TIMEOUT;
+        loop {
+            let Err(failure) = self.client.headers.get().await else { return Ok(()) };
+            let may_pass = failure.code == CallCode::Unavailable.into();
+            if !may_pass || Instant::now() >= until {
+                return Err(PubsubError::Credentials(failure.message.into()));
+            }
+            tracing::warn!(error = %failure.message, "no access token yet; trying again");
+            sleep(FIRST_TOKEN_PAUSE).await;
+        }
     }
 
     /// Publishes `messages`, which belong to `topic` and share one ordering key. Returns one

@@ -55,6 +55,7 @@ fn of_postgres() -> Vec<PgError> {
         tls(TlsError::RootPem { source: broken() }),
         tls(TlsError::Unexpected(0)),
         PgError::Pooler,
+        PgError::SharedBackend,
         PgError::AuthenticationMethod { method: text() },
         PgError::PasswordMissing,
         PgError::PasswordFile { path: "x".into(), source: broken() },
@@ -274,7 +275,8 @@ fn of_the_shell() -> Vec<Error> {
 
 /// The codes that only a finding of `check`, a log message or a mapping within another crate gives.
 /// Tests of their crates raise them.
-const ONLY_IN_FINDINGS: [Code; 32] = [
+const ONLY_IN_FINDINGS: [Code; 33] = [
+    Code::ServerStalled,
     Code::PartitionsMissing,
     Code::DefaultPartitionUsed,
     Code::ServerTooOld,

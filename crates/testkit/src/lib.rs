@@ -18,6 +18,7 @@ pub mod inbox_model;
 pub mod json_page;
 pub mod metadata;
 pub mod outbox;
+pub mod pooler;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

@@ -26,13 +26,24 @@ impl MetadataServer {
     ///
     /// No port is free.
     pub async fn start() -> io::Result<Self> {
+        Self::start_after(0).await
+    }
+
+    /// As [`start`](Self::start), but answers the first `unavailable` requests with 503.
+    ///
+    /// # Errors
+    ///
+    /// No port is free.
+    pub async fn start_after(unavailable: usize) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let mut serving = JoinSet::new();
         serving.spawn(async move {
+            let mut requests = 0;
             while let Ok((socket, _)) = listener.accept().await {
+                requests += 1;
                 // An error is ignored: a client that disconnected needs no token.
-                drop(answer(socket).await);
+                drop(answer(socket, requests > unavailable).await);
             }
         });
         Ok(Self { address, _serving: serving })
@@ -45,7 +56,7 @@ impl MetadataServer {
     }
 }
 
-async fn answer(mut socket: TcpStream) -> io::Result<()> {
+async fn answer(mut socket: TcpStream, is_available: bool) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
         if socket.read_buf(&mut request).await? == 0 {
@@ -55,7 +66,11 @@ async fn answer(mut socket: TcpStream) -> io::Result<()> {
     let is_token = String::from_utf8_lossy(&request).lines().next().is_some_and(|line| {
         line.starts_with("GET /computeMetadata/v1/instance/service-accounts/default/token")
     });
-    let (status, body) = if is_token { ("200 OK", TOKEN) } else { ("404 Not Found", "") };
+    let (status, body) = match (is_available, is_token) {
+        (false, _) => ("503 Service Unavailable", ""),
+        (true, true) => ("200 OK", TOKEN),
+        (true, false) => ("404 Not Found", ""),
+    };
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\nMetadata-Flavor: Google\r\nContent-Type: application/json\r\n\

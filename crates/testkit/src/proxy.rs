@@ -40,6 +40,39 @@ pub enum Network {
     },
     /// New connections are closed at once. Existing connections stay.
     Refusing,
+    /// A connection to Postgres passes this many answers to statements, the greeting included. It
+    /// then stays open, and passes nothing from the server any more.
+    SilentAfter {
+        /// The number of answers.
+        answers: usize,
+    },
+}
+
+/// A message with which Postgres ends each answer, without its last byte.
+const READY_FOR_QUERY: &[u8] = b"Z\0\0\0\x05";
+
+/// Counts the answers of Postgres that a connection has passed.
+#[derive(Debug, Default)]
+struct Answers(usize);
+
+impl Answers {
+    /// Returns the bytes of the chunk that pass until the limit is reached. None if it was reached
+    /// before. A message that is split between two chunks is not counted.
+    fn passing(&mut self, chunk: &[u8], limit: usize) -> Option<usize> {
+        if self.0 >= limit {
+            return None;
+        }
+        let width = READY_FOR_QUERY.len();
+        for start in 0..chunk.len().saturating_sub(width) {
+            if chunk[start..].starts_with(READY_FOR_QUERY) {
+                self.0 += 1;
+                if self.0 == limit {
+                    return Some(start + width + 1);
+                }
+            }
+        }
+        Some(chunk.len())
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -166,8 +199,9 @@ async fn connect(
         server.set_nodelay(true)?;
         let (client_read, client_write) = client.into_split();
         let (server_read, server_write) = server.into_split();
-        let forward = pump(client_read, server_write, forward_condition);
-        let backward = pump(server_read, client_write, backward_condition);
+        let forward = pump(client_read, server_write, forward_condition, None);
+        let answers = Some(Answers::default());
+        let backward = pump(server_read, client_write, backward_condition, answers);
         tokio::try_join!(forward, backward).map(drop)
     };
     let cut = condition.wait_for(|now| now.cuts_count != cuts_count);
@@ -183,6 +217,7 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut condition: watch::Receiver<Condition>,
+    mut answers: Option<Answers>,
 ) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -191,9 +226,11 @@ async fn pump(
             Network::Throttled { bytes_per_second } => {
                 usize::try_from(bytes_per_second / 10).unwrap_or(CHUNK_BYTES).clamp(1, CHUNK_BYTES)
             }
-            Network::Fine | Network::BlackHole | Network::Delayed(_) | Network::Refusing => {
-                CHUNK_BYTES
-            }
+            Network::Fine
+            | Network::BlackHole
+            | Network::Delayed(_)
+            | Network::Refusing
+            | Network::SilentAfter { .. } => CHUNK_BYTES,
         };
         let read = from.read(&mut chunk[..limit]).await?;
         let read_at = Instant::now();
@@ -201,7 +238,14 @@ async fn pump(
             return to.shutdown().await;
         }
         pass(read, read_at, &mut condition).await;
-        to.write_all(&chunk[..read]).await?;
+        let network = condition.borrow().network;
+        let passing = match (&mut answers, network) {
+            (Some(answers), Network::SilentAfter { answers: limit }) => {
+                answers.passing(&chunk[..read], limit).unwrap_or(0)
+            }
+            (Some(_) | None, _) => read,
+        };
+        to.write_all(&chunk[..passing]).await?;
     }
 }
 
@@ -211,7 +255,7 @@ async fn pass(bytes: usize, read_at: Instant, condition: &mut watch::Receiver<Co
         let network = condition.borrow_and_update().network;
         let wait = async {
             match network {
-                Network::Fine | Network::Refusing => {}
+                Network::Fine | Network::Refusing | Network::SilentAfter { .. } => {}
                 Network::Delayed(delay) => sleep_until(read_at + delay).await,
                 Network::BlackHole => std::future::pending().await,
                 Network::Throttled { bytes_per_second } => {

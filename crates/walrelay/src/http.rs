@@ -23,7 +23,7 @@ use walrelay_core::Heartbeat;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 
-use self::connections::BoundedListener;
+use self::connections::{BoundedListener, spare_descriptor};
 
 /// The service that the handlers report on.
 #[derive(Debug, Clone)]
@@ -170,10 +170,20 @@ async fn livez(State(observed): State<Observed>) -> Response {
 }
 
 async fn readyz(State(observed): State<Observed>) -> Response {
-    let (phase, reasons) = observed.0.readiness();
+    let (phase, mut reasons) = observed.0.readiness();
+    reasons.extend(descriptors_exhausted());
     let ready = reasons.is_empty();
     let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     answer(code, &json!({ "ready": ready, "phase": phase, "reasons": reasons }))
+}
+
+/// Returns why no further connection can be opened. A process without free file descriptors neither
+/// connects again nor ends.
+fn descriptors_exhausted() -> Option<String> {
+    let error = spare_descriptor().err()?;
+    Some(format!(
+        "this process has no free file descriptor ({error}); raise its limit, for example with ulimit -n 1024"
+    ))
 }
 
 async fn metrics(State(observed): State<Observed>) -> Response {

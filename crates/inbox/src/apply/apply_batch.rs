@@ -11,7 +11,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use walrelay_errors::Chain;
 use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
-use walrelay_pg_client::{ConnectConfig, SCHEMA, SqlClient, SqlText, connect_sql, sql};
+use walrelay_pg_client::{
+    ConnectConfig, NO_TRANSACTION_TIMEOUT, SCHEMA, SqlClient, SqlText, connect_shared, sql,
+};
 
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
@@ -172,7 +174,8 @@ pub(crate) fn settings(plan: &Plan) -> String {
     let (lock, idle) = (plan.lock_timeout.as_millis().max(1), most + 30_000);
     // spliced: the time-outs, because a batch of statements takes no parameters.
     format!(
-        "SELECT pg_catalog.set_config('statement_timeout', '{most}', true), \
+        "SELECT {NO_TRANSACTION_TIMEOUT}, \
+                pg_catalog.set_config('statement_timeout', '{most}', true), \
                 pg_catalog.set_config('lock_timeout', '{lock}', true), \
                 pg_catalog.set_config('idle_in_transaction_session_timeout', '{idle}', true), \
                 CASE WHEN pg_catalog.version() LIKE '%linux%' \
@@ -421,7 +424,7 @@ impl Connection {
     pub(crate) async fn client(&mut self) -> Result<&mut SqlClient, ApplyError> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
-            None => connect_sql(&self.config).await.map_err(ApplyError::Connect)?,
+            None => connect_shared(&self.config).await.map_err(ApplyError::Connect)?,
         };
         Ok(self.client.insert(client))
     }

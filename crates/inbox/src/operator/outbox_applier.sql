@@ -1,6 +1,8 @@
 -- name: begin
 SELECT set_config('lock_timeout', '5s', true),
        set_config('statement_timeout', '0', true),
+       CASE WHEN pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL
+         THEN pg_catalog.set_config('transaction_timeout', '0', true) END,
        CASE WHEN pg_catalog.version() LIKE '%linux%'
          THEN pg_catalog.set_config('client_connection_check_interval', '1000', true) END
 

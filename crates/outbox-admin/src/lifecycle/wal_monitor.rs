@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::types::PgLsn;
 use walrelay_core::WalBudgetLimit;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
-use walrelay_pg_replication::{RETENTION, retention_of};
+use walrelay_pg_replication::{COMMIT_WAIT, RETENTION, retention_of};
 
 use walrelay_errors::Chain;
-use walrelay_relay::stream::wal_end::{Measured, WalEnd, WalMeasurementSender};
+use walrelay_relay::stream::wal_end::{Measured, SenderState, WalEnd, WalMeasurementSender};
 
 /// The interval while retained WAL is far below the budget.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -30,13 +30,9 @@ fn pause(held: u64, written: u64, budget: u64, last: Duration) -> Duration {
     last.mul_f64((pauses / 2.0).min(10.0)).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
-/// Measures as long as the receiver exists. Without a budget, this opens no connection.
+/// Measures as long as the receiver exists.
 pub(super) fn start(connect: ConnectConfig, slot: String, budget: WalBudgetLimit) -> WalEnd {
-    WalEnd::measured(async move |teller| {
-        if budget != WalBudgetLimit::Off {
-            measure(&connect, &slot, budget, &teller).await;
-        }
-    })
+    WalEnd::measured(async move |teller| measure(&connect, &slot, budget, &teller).await)
 }
 
 async fn measure(
@@ -68,7 +64,12 @@ async fn follow(
     let sql = format!(
         "SELECT pg_current_wal_lsn(),
                 (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1),
-                {RETENTION}"
+                {RETENTION},
+                (SELECT a.wait_event_type IS NOT NULL AND a.wait_event_type NOT IN ('IO', 'Timeout')
+                   FROM pg_replication_slots AS s
+                   JOIN pg_stat_get_activity(NULL) AS a ON a.pid = s.active_pid
+                  WHERE s.slot_name = $1),
+                {COMMIT_WAIT}"
     );
     let (mut end_before, mut looked_at) = (None, Instant::now());
     loop {
@@ -82,7 +83,12 @@ async fn follow(
         let end = u64::from(row.get::<_, PgLsn>(0));
         let confirmed = row.get::<_, Option<PgLsn>>(1).map_or(end, u64::from);
         let retention = retention_of(row.get(2));
-        teller.send_replace(Measured { wal_end: Lsn::new(end), retention });
+        let sender = match row.get(3) {
+            Some(true) => SenderState::Waiting,
+            Some(false) | None => SenderState::Busy,
+        };
+        let commit_wait = Duration::try_from_secs_f64(row.get(4)).unwrap_or_default();
+        teller.send_replace(Measured { wal_end: Lsn::new(end), retention, sender, commit_wait });
         let written = end.saturating_sub(end_before.replace(end).unwrap_or(end));
         let last = std::mem::replace(&mut looked_at, Instant::now()).elapsed().max(PAUSE_MIN);
         let bytes = budget.bytes(retention).unwrap_or(u64::MAX);

@@ -15,6 +15,7 @@ use super::facts::{
     UpgradeFacts,
 };
 use super::finding::{FIX_OF_CODE, Finding, Findings};
+use super::limits::limit_findings;
 use super::request::{ColumnRole, PreflightRequest};
 use super::shards::{is_of_another_number, shard_findings};
 use super::similar_names::missing;
@@ -155,6 +156,7 @@ fn capacity_findings(findings: &mut Findings, facts: &Facts) {
     sender_count_findings(findings, &facts.server);
     retention_findings(findings, &facts.server);
     timeout_findings(findings, &facts.server);
+    limit_findings(findings, facts);
 }
 
 fn slot_count_findings(findings: &mut Findings, facts: &Facts) {

@@ -99,6 +99,8 @@ pub struct ServerFacts {
     pub wal_sender_timeout: Option<Duration>,
     /// The time zone of new sessions. None if it is UTC.
     pub local_time_zone: Option<String>,
+    /// Name and value of each setting that may end a session, and that no session can change.
+    pub limits: Vec<(String, String)>,
     /// Identifier of the server's history. None if the role may not read it.
     pub system_identifier: Option<String>,
 }
@@ -128,6 +130,11 @@ pub struct RoleFacts {
     pub name: String,
     /// Whether the role may replicate, by attribute or as superuser.
     pub may_replicate: bool,
+    /// Maximum number of connections of the role, or of the database if that is less. None if
+    /// neither has a maximum.
+    pub connections_max: Option<i32>,
+    /// How long the password is still valid. None if it is valid for ever.
+    pub password_left: Option<Duration>,
 }
 
 /// A table that the checks looked up.

@@ -16,6 +16,7 @@ use super::facts::{
     ExistingNames, Facts, FoundTable, LeftoverRecord, RelationKind, RoleFacts, SchemaAccess,
     ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
 };
+use super::limits::reported_settings;
 use super::request::PreflightRequest;
 use super::tables::{TimeWarning, time_problem};
 use crate::sharding::{expected_filter, read_sharding};
@@ -90,13 +91,14 @@ async fn filters(
 
 async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), AdminError> {
     let row = client
-        .query_typed_one(&SERVER, &[])
+        .query_typed_one(&SERVER, &[(&reported_settings(), Type::TEXT_ARRAY)])
         .await
         .map_err(AdminError::sql("read the server's settings"))?;
     let number = |column| row.get::<_, i64>(column);
     // `pg_settings` uses megabytes and milliseconds here. -1 and 0 mean off.
     let keep_megabytes = u64::try_from(number("slot_wal_keep_megabytes")).ok();
     let timeout_millis = u64::try_from(number("wal_sender_timeout_millis")).unwrap_or_default();
+    let (limits, values): (Vec<String>, Vec<String>) = (row.get("limits"), row.get("limit_values"));
     let server = ServerFacts {
         version_num: u32::try_from(number("version_num")).unwrap_or_default(),
         database: row.get("database"),
@@ -111,9 +113,16 @@ async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), Ad
         slot_wal_keep_bytes: keep_megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20)),
         wal_sender_timeout: (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis)),
         local_time_zone: local_time_zone(client).await?,
+        limits: limits.into_iter().zip(values).collect(),
         system_identifier: read_system_identifier(client).await?,
     };
-    let role = RoleFacts { name: row.get("role"), may_replicate: row.get("may_replicate") };
+    let password_left: Option<f64> = row.get("password_left");
+    let role = RoleFacts {
+        name: row.get("role"),
+        may_replicate: row.get("may_replicate"),
+        connections_max: row.get("connections_max"),
+        password_left: password_left.and_then(|left| Duration::try_from_secs_f64(left).ok()),
+    };
     Ok((server, role))
 }
 

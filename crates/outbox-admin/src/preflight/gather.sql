@@ -44,6 +44,14 @@ SELECT current_setting('server_version_num')::int8 AS version_num,
        rolreplication OR rolsuper OR EXISTS (
          SELECT FROM pg_catalog.pg_roles r
           WHERE r.rolname = 'rds_replication' AND pg_has_role(current_user, r.oid, 'USAGE')
-       ) AS may_replicate
+       ) AS may_replicate,
+       CASE WHEN NOT rolsuper THEN least(nullif(rolconnlimit, -1), (
+         SELECT nullif(datconnlimit, -1) FROM pg_catalog.pg_database
+          WHERE datname = current_database())) END AS connections_max,
+       CASE WHEN rolvaliduntil < 'infinity' THEN
+         greatest(extract(epoch FROM rolvaliduntil - now()), 0)::float8 END AS password_left,
+       ARRAY(SELECT name FROM pg_catalog.pg_settings WHERE name = ANY ($1) ORDER BY name) AS limits,
+       ARRAY(SELECT setting FROM pg_catalog.pg_settings WHERE name = ANY ($1) ORDER BY name)
+         AS limit_values
   FROM pg_catalog.pg_roles
  WHERE rolname = current_user

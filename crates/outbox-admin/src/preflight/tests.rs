@@ -68,9 +68,15 @@ fn facts() -> Facts {
             slot_wal_keep_bytes: Some(16 << 30),
             wal_sender_timeout: Some(Duration::from_secs(60)),
             local_time_zone: None,
+            limits: vec![("temp_file_limit".to_owned(), "-1".to_owned())],
             system_identifier: Some("7".to_owned()),
         },
-        role: RoleFacts { name: "postgres".to_owned(), may_replicate: true },
+        role: RoleFacts {
+            name: "postgres".to_owned(),
+            may_replicate: true,
+            connections_max: None,
+            password_left: None,
+        },
         slot: Some(SlotState {
             name: "walrelay".to_owned(),
             plugin: Some("pgoutput".to_owned()),
@@ -169,7 +175,10 @@ fn on_supabase_the_fix_is_its_command() {
     };
     assert!(without_right(150_000).1.contains("before Postgres 17"));
     assert!(without_right(170_000).1.contains("create a role"));
-    let (result, fix) = only(|f| f.role = RoleFacts { name: "Relay".into(), may_replicate: false });
+    let (result, fix) = only(|f| {
+        f.role.name = "Relay".into();
+        f.role.may_replicate = false;
+    });
     assert_eq!(
         (result, fix.as_str()),
         (
@@ -204,6 +213,31 @@ fn log_that_is_kept_without_limit_is_a_warning_and_supabases_default_is_none() {
         assert!(fix.contains("max_slot_wal_keep_size"), "{fix}");
     }
     assert_eq!(found(|f| f.server.slot_wal_keep_bytes = Some(4096 << 20)), []);
+}
+
+#[test]
+fn a_limit_that_no_session_can_change_is_a_warning_with_its_setting() {
+    let limited = |name: &str, value: &str| {
+        only(|f| f.server.limits = vec![(name.to_owned(), value.to_owned())])
+    };
+    for (name, value, off) in [
+        ("temp_file_limit", "1024", "-1"),
+        ("old_snapshot_threshold", "60", "-1"),
+        ("idle_replication_slot_timeout", "3600", "0"),
+    ] {
+        let (result, fix) = limited(name, value);
+        assert_eq!(result, CheckResult::Warning(Code::ServerUnsuitable), "{name}");
+        assert!(fix.contains(&format!("SET {name} = {off}")), "{fix}");
+        assert_eq!(found(|f| f.server.limits = vec![(name.into(), off.into())]), []);
+    }
+    for connections_max in [Some(2), Some(5)] {
+        let (result, _) = only(|f| f.role.connections_max = connections_max);
+        assert_eq!(result, CheckResult::Warning(Code::ServerUnsuitable));
+    }
+    assert_eq!(found(|f| f.role.connections_max = Some(20)), []);
+    let (result, fix) = only(|f| f.role.password_left = Some(Duration::from_hours(24)));
+    assert_eq!(result, CheckResult::Warning(Code::ServerUnsuitable));
+    assert!(fix.contains("VALID UNTIL"), "{fix}");
 }
 
 #[test]

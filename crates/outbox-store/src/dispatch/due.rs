@@ -33,6 +33,9 @@ impl DispatchStore {
     /// before it, and it follows them at once. A head behind a dead row that stops its key is
     /// postponed.
     ///
+    /// After a step back of the server's clock, a row was written in the future. If the step is longer
+    /// than the row's wait, the wait begins again on the new clock. A lease keeps its length.
+    ///
     /// # Errors
     ///
     /// The server refused the statement, or the connection ended.

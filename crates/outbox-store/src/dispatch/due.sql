@@ -77,6 +77,35 @@ WITH RECURSIVE topics AS (
    WHERE slot = $1 AND event_id = ANY (ARRAY(
        SELECT event_id FROM stopped WHERE NOT is_replayed))
   RETURNING 1
+), set_back AS MATERIALIZED (
+  SELECT event_id, next_attempt_at - updated_at AS delay
+    FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND coalesce(status, '') = 'retrying'
+     AND next_attempt_at > updated_at AND updated_at - now() > next_attempt_at - updated_at
+     AND event_id = ANY (ARRAY(
+       SELECT late.event_id
+         FROM wanted w
+        CROSS JOIN LATERAL (
+          (SELECT d.event_id, d.next_attempt_at, d.updated_at FROM public.app_outbox_dispatch d
+            WHERE d.slot = $1 AND d.topic = w.topic AND d.status = 'retrying' AND d.ordering_key <> ''
+              AND d.next_attempt_at > now() + interval '2 minutes'
+            ORDER BY d.next_attempt_at DESC
+            LIMIT 100)
+          UNION ALL
+          (SELECT d.event_id, d.next_attempt_at, d.updated_at FROM public.app_outbox_dispatch d
+            WHERE d.slot = $1 AND d.topic = w.topic AND d.status = 'retrying' AND d.ordering_key = ''
+              AND d.next_attempt_at > now() + interval '2 minutes'
+            ORDER BY d.next_attempt_at DESC
+            LIMIT 100)
+        ) AS late
+        WHERE late.updated_at - now() > late.next_attempt_at - late.updated_at))
+     FOR UPDATE SKIP LOCKED
+), moved_up AS (
+  UPDATE public.app_outbox_dispatch AS d
+     SET next_attempt_at = now() + s.delay
+    FROM set_back AS s
+   WHERE d.slot = $1 AND d.event_id = s.event_id
+  RETURNING 1
 ), due AS (
   SELECT topic, ordering_key, min(since) AS since
     FROM (
@@ -104,6 +133,7 @@ WITH RECURSIVE topics AS (
    LIMIT $4
 )
 SELECT d.topic, d.ordering_key, m.moved
-  FROM (SELECT (SELECT count(*) FROM behind) + (SELECT count(*) FROM postponed) AS moved) AS m
+  FROM (SELECT (SELECT count(*) FROM behind) + (SELECT count(*) FROM postponed)
+               + (SELECT count(*) FROM moved_up) AS moved) AS m
   LEFT JOIN due d ON true
  ORDER BY d.since

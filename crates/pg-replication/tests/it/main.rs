@@ -3,4 +3,5 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod connect;
+mod limits;
 mod replication;

@@ -32,6 +32,7 @@ use crate::stream::publish_calls::PublishCalls;
 use crate::stream::publisher::Publisher;
 use crate::stream::replay_filter::ReplayFilter;
 use crate::stream::stop_position::StopPosition;
+use crate::stream::unsent_wal::UnsentWal;
 use walrelay_errors::{Action, Code, Coded as _, ErrorContext};
 
 /// The settings of a session, and the constants that go with them.
@@ -250,6 +251,8 @@ pub async fn open<C: Server, P: Publisher>(
             tracker: Tracker::new(),
             budget: budget(settings),
             wal_budget,
+            unsent: UnsentWal::default(),
+            server_stalls: observer.server_stalls(),
             lanes,
             source,
             extent: StopPosition::of(settings.until),

@@ -38,12 +38,15 @@ use crate::stream::mode::StopReason;
 use crate::stream::pipeline::{self, SessionEnd};
 use crate::stream::publish_calls::UnansweredCalls;
 use crate::stream::publisher::Publisher;
-use walrelay_errors::{Action, Chain, Coded};
+use walrelay_errors::{Action, Chain, Code, Coded};
 
 /// The delays between sessions that end with an error. The slot retains new rows meanwhile. A retry
 /// is cheap, and the relay notices within two seconds that the database is back.
 const RECONNECT: Backoff =
     Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(2) };
+
+/// The time in which the server must be reached first. A new machine may have no network yet.
+const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The delays while another command must act. The relay notices its effect within ten seconds.
 const WAITING: Backoff = Backoff { base: Duration::from_millis(500), cap: Duration::from_secs(10) };
@@ -108,7 +111,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
     ///
     /// An error that only a person can fix.
     pub async fn run(mut self, shutdown: &Shutdown) -> Result<Option<StopReason>, RelayError> {
-        let mut failures = 0;
+        let (mut failures, started) = (0, Instant::now());
         let mut memory = SupervisorState::default();
         loop {
             let began = Instant::now();
@@ -127,6 +130,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
             let delay = match self.settings.waits_for.action(&error) {
+                Action::Stop(_) if is_early(&error, started) => self.reconnect(&error, failures),
                 Action::Stop(_) => return Err(error),
                 Action::Wait => tokio::select! {
                     biased;
@@ -151,7 +155,15 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
         let error_code = error.code().name();
         tracing::warn!(error_code, error = %Chain(error), ?delay, "session broke off; connecting again");
-        self.health.set_phase(Phase::Reconnecting { reason: reason.to_owned() });
+        let said = error.server_answer();
+        if let (Some(said), RelayError::Session(_)) = (said, error) {
+            self.health.broken_off(&said.to_string(), error_code);
+        }
+        let reason = match said {
+            Some(said) => format!("{reason}: {said}"),
+            None => reason.to_owned(),
+        };
+        self.health.set_phase(Phase::Reconnecting { reason });
         delay
     }
 
@@ -285,6 +297,13 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             Until::Position(end) => Some(CatchUpTarget::settled(end)),
         }
     }
+}
+
+/// Returns whether nothing listened at the first attempts, and may soon.
+fn is_early(error: &RelayError, started: Instant) -> bool {
+    error.is_first_connection()
+        && error.code() == Code::PostgresUnreachable
+        && started.elapsed() < FIRST_CONNECTION_TIMEOUT
 }
 
 /// Logs the start of streaming. The command of a replay logs its own progress.

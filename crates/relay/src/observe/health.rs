@@ -17,6 +17,7 @@ use walrelay_pubsub::code_of_failure;
 
 use crate::observe::publish_availability::Service;
 use crate::observe::report::{RelayReport, ServiceReport, SlotReport, WalBudgetReport};
+use crate::observe::server_reasons::ServerReasons;
 
 /// The maximum number of topics whose problem is stored. Topics come from rows, so their number is
 /// unbounded. The first hundred are enough for an operator.
@@ -123,6 +124,7 @@ struct State {
     unpublished: Option<Reason>,
     /// The dispatch commands whose last attempt failed, with the reason.
     store_failures: BTreeMap<&'static str, Reason>,
+    server_reasons: ServerReasons,
     log: Option<RetainedWalStatus>,
     report: Option<SlotReport>,
     published_per_second: Option<f64>,
@@ -143,8 +145,8 @@ impl State {
         let held = self.log.as_ref().and_then(RetainedWalStatus::short_reason);
         let unsendable = self.unsendable.iter().map(|(_, why)| why.clone());
         let reasons = unsendable.chain(self.store_failures.values().cloned()).chain(ending);
-        let reasons =
-            reasons.chain(self.unpublished.clone()).chain(self.outage_reason()).chain(held);
+        let reasons = reasons.chain(self.server_reasons.all()).chain(self.unpublished.clone());
+        let reasons = reasons.chain(self.outage_reason()).chain(held);
         Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
     }
 
@@ -204,6 +206,7 @@ impl Health {
                 outage: None,
                 unpublished: None,
                 store_failures: BTreeMap::new(),
+                server_reasons: ServerReasons::new(),
                 log: None,
                 report: None,
                 published_per_second: None,
@@ -237,7 +240,10 @@ impl Health {
     /// reports the state of the slot.
     pub fn stand_by(&self, holder: String) {
         self.progress();
-        self.change(|state| state.store_failures.clear());
+        self.change(|state| {
+            state.store_failures.clear();
+            state.server_reasons.clear();
+        });
         self.set_slot_at_risk(None);
         self.set_anchors_at_risk(Vec::new());
         self.set_phase(Phase::Standby { holder });
@@ -248,6 +254,7 @@ impl Health {
     pub fn wait_for(&self, reason: Reason) {
         self.change(|state| {
             state.store_failures.clear();
+            state.server_reasons.stalls.clear();
             state.log = None;
         });
         self.set_slot_at_risk(None);
@@ -311,6 +318,17 @@ impl Health {
         true
     }
 
+    /// Sets the reasons why the server does not send, or its commits wait.
+    pub fn set_server_stalls(&self, stalls: Vec<Reason>) {
+        self.change(|state| state.server_reasons.stalls = stalls);
+    }
+
+    /// Records that the server ended a session with this text. It is a reason if it happens again
+    /// before anything further is settled.
+    pub fn broken_off(&self, text: &str, code: &str) {
+        self.change(|state| state.server_reasons.broken_off(text, code));
+    }
+
     /// Sets the last measurement of retained WAL.
     pub fn set_retained_wal(&self, log: RetainedWalStatus) {
         self.change(|state| state.log = Some(log));
@@ -359,7 +377,10 @@ impl Health {
     /// Starts a session: no failure of its dispatch state is known, and no condition is noted.
     pub fn start_condition_notes(&self) {
         self.state().noted = None;
-        self.change(|state| state.store_failures.clear());
+        self.change(|state| {
+            state.store_failures.clear();
+            state.server_reasons.stalls.clear();
+        });
         self.0.has_condition_change.store(true, Ordering::Release);
     }
 
@@ -405,6 +426,10 @@ impl Health {
         let mut state = self.state();
         if state.unsendable.as_ref().is_some_and(|(after, _)| lsn > *after) {
             state.unsendable = None;
+        }
+        if state.server_reasons.settled(lsn) {
+            drop(state);
+            self.change(|_| ());
         }
     }
 
@@ -473,7 +498,7 @@ impl Health {
         let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).cloned();
         let unsendable = state.unsendable.iter().map(|(_, why)| why.clone());
         let risk = risk.chain(state.unpublished.clone()).chain(state.outage_reason());
-        let risk = risk.chain(unsendable);
+        let risk = state.server_reasons.all().chain(risk).chain(unsendable);
         let store = state.store_failures.values().cloned();
         let reasons = phase.into_iter().chain(store).chain(risk).chain(exceeded);
         // Several commands can fail for the same reason.

@@ -70,6 +70,8 @@ pub struct Metrics {
     pub confirmed_lsn_bytes: Level,
     /// WAL written and not confirmed.
     pub slot_lag_bytes: Level,
+    /// The age of WAL that the server does not send although the relay reads.
+    pub unsent_wal_age_seconds: Gauge<f64, AtomicU64>,
     /// WAL that can be written before the slot is lost. -1 without a limit.
     pub slot_safe_wal_bytes: Gauge<i64, AtomicI64>,
     /// WAL that the server retains for an anchor.
@@ -223,6 +225,7 @@ impl Metrics {
             hot_keys: Level::default(),
             confirmed_lsn_bytes: Level::default(),
             slot_lag_bytes: Level::default(),
+            unsent_wal_age_seconds: Gauge::default(),
             slot_safe_wal_bytes: Gauge::default(),
             anchor_retained_bytes: Family::default(),
             anchor_safe_wal_bytes: Family::default(),
@@ -340,6 +343,7 @@ impl Metrics {
     /// this relay would raise alarms for ever.
     pub fn stand_by(&self) {
         self.slot_lag_bytes.set(0);
+        self.unsent_wal_age_seconds.set(0.0);
         self.slot_safe_wal_bytes.set(UNKNOWN);
         self.set_anchors(&[]);
         self.dispatch_rows.clear();
@@ -483,6 +487,11 @@ impl Metrics {
             "slot_lag_bytes",
             "Log written and not confirmed",
             self.slot_lag_bytes.clone(),
+        );
+        registry.register(
+            "unsent_wal_age_seconds",
+            "Age of log that the server has not sent although the relay reads",
+            self.unsent_wal_age_seconds.clone(),
         );
         registry.register(
             "slot_safe_wal_bytes",
@@ -631,6 +640,7 @@ mod tests {
             "walrelay_hot_keys 0",
             "walrelay_confirmed_lsn_bytes 0",
             "walrelay_slot_lag_bytes 0",
+            "walrelay_unsent_wal_age_seconds 0.0",
             "walrelay_slot_safe_wal_bytes -1",
             "walrelay_wal_budget_bytes 0",
             "walrelay_spilled_total 0",

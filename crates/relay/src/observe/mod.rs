@@ -13,5 +13,7 @@ mod refusals;
 pub mod report;
 pub mod retention_metrics;
 pub mod row_metrics;
+pub mod server_reasons;
+pub mod server_stall;
 mod spill_log;
 mod topic_labels;

@@ -26,6 +26,7 @@ use crate::observe::publish_rate::PublishRate;
 use crate::observe::refusals::Refusals;
 use crate::observe::report::SlotReport;
 use crate::observe::row_metrics::RowsByType;
+use crate::observe::server_stall::ServerStalls;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
 use crate::seed::random_seed;
 use crate::stream::pipeline_error::SendFailurePosition;
@@ -145,6 +146,12 @@ impl Observer {
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.clone()
+    }
+
+    /// Returns a reporter of servers that do not send.
+    #[must_use]
+    pub fn server_stalls(&self) -> ServerStalls {
+        ServerStalls::new(self.metrics.unsent_wal_age_seconds.clone(), self.health())
     }
 
     /// Counts a row read from the slot, and the number of its headers that are not in the message.

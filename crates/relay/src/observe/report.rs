@@ -40,6 +40,8 @@ pub struct SlotReport {
     pub lag_bytes: Option<u64>,
     /// Age of the confirmed position.
     pub lag_seconds: Option<f64>,
+    /// Seconds that the oldest commit has waited for a synchronous standby.
+    pub commit_wait_seconds: f64,
     /// Bytes of WAL that the server retains for the slot.
     pub retained_bytes: Option<u64>,
     /// Retained bytes that are already confirmed.
@@ -305,6 +307,7 @@ impl SlotReport {
             condition: row.and_then(|row| row.condition.as_ref()).map(ConditionReport::of),
             anchors: anchors.iter().map(AnchorReport::of).collect(),
             lag_seconds: *lag_seconds,
+            commit_wait_seconds: survey.commit_wait_seconds,
             settled_lsn: row.map(|row| row.settled_lsn.to_string()),
             settled_at: row.map(|row| rfc3339(row.updated_at)),
             settled_seconds: row.map(|row| row.age.as_secs_f64()),

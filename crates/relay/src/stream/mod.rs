@@ -14,5 +14,6 @@ pub mod replay_filter;
 mod session_end;
 pub mod stop_position;
 mod store_command;
+pub mod unsent_wal;
 pub mod wal_end;
 pub mod watermark_journal;

@@ -18,10 +18,12 @@ use walrelay_core::{
     WalBudget,
 };
 use walrelay_outbox_store::{DUE_KEYS_MAX, Due, PublicationCheck, Store};
+use walrelay_pg_client::ServerError;
 use walrelay_pg_replication::{Feedback, Frames};
 
 use crate::failpoint;
 use crate::observe::observer::Observer;
+use crate::observe::server_stall::ServerStalls;
 use crate::shutdown::Shutdown;
 use crate::stream::already_recorded::AlreadyRecorded;
 use crate::stream::catch_up_target::CatchUpTarget;
@@ -36,6 +38,7 @@ use crate::stream::publish_calls::{
 use crate::stream::publisher::Publisher;
 use crate::stream::replay_filter::ReplayFilter;
 use crate::stream::stop_position::StopPosition;
+use crate::stream::unsent_wal::UnsentWal;
 use crate::stream::wal_end::{Measured, WalEnd};
 use crate::stream::watermark_journal::InFlight;
 
@@ -79,6 +82,10 @@ pub struct Flow {
     pub budget: Budget,
     /// The limit of retained WAL (I10).
     pub wal_budget: WalBudget,
+    /// WAL that the server has not sent.
+    pub unsent: UnsentWal,
+    /// Reports a server that does not send.
+    pub server_stalls: ServerStalls,
     /// The queued rows, by key.
     pub lanes: Lanes,
     /// The source of the rows.
@@ -196,7 +203,11 @@ where
             }
 
             // A new measurement of retained WAL. If it is too much, rows are recorded (I10).
-            measured = wal_end.next(), if mode == SessionMode::Streaming => flow.wal_measured(measured, publishes),
+            measured = wal_end.next(), if mode == SessionMode::Streaming => {
+                let is_reading = flow.may_read(mode);
+                flow.sender_measured(&measured, feedback.received_to(), is_reading, frames.last_notice());
+                flow.wal_measured(measured, publishes);
+            }
 
             // A back-off ends.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
@@ -318,6 +329,19 @@ impl Flow {
             self.tracker.settle(ticket);
             self.budget.release(memory);
         }
+    }
+
+    /// Takes a measurement of the server process that sends.
+    fn sender_measured(
+        &mut self,
+        measured: &Measured,
+        received: Lsn,
+        is_reading: bool,
+        notice: Option<&ServerError>,
+    ) {
+        let now = Instant::now().into_std();
+        let age = self.unsent.measured(measured, received, is_reading, now);
+        self.server_stalls.measured(age, measured.commit_wait, notice);
     }
 
     /// Takes a measurement of the end of WAL.

@@ -26,7 +26,18 @@ where
 
     /// Sends the last status update and releases the slot.
     pub(super) async fn end(self, ended: Result<StopReason, PipelineError>) -> SessionEnd {
-        let Self { frames, feedback, publishes, mut recorder, mut flow, goal, .. } = self;
+        let Self { mut frames, feedback, publishes, mut recorder, decoder, mut flow, goal, .. } =
+            self;
+        // A server that ends a connection says why. A write to it fails before the text is read.
+        let ended = match ended {
+            Err(PipelineError::Stream(
+                error @ (PgError::Io { .. } | PgError::WriteTimeout { .. }),
+            )) => {
+                let said = frames.parting_error().await;
+                Err(flow.broken_off(said.unwrap_or(error), &decoder))
+            }
+            ended => ended,
+        };
         if ended.as_ref().is_err_and(PipelineError::is_row_error)
             && flow.tracker.needs_publication_check()
             && let Some(PublicationCheck::Intact { up_to, .. }) =

@@ -3,6 +3,8 @@
 //! The replication connection cannot provide it: a server that is blocked on sending does not
 //! report its position.
 
+use std::time::Duration;
+
 use pgoutput_parser::Lsn;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -15,6 +17,27 @@ pub struct Measured {
     pub wal_end: Lsn,
     /// The server's WAL limit for slots.
     pub retention: WalRetentionLimit,
+    /// The server process that sends.
+    pub sender: SenderState,
+    /// How long the oldest commit has waited for a synchronous standby.
+    pub commit_wait: Duration,
+}
+
+impl Measured {
+    /// Returns the measurement of a server that sends and commits without waiting.
+    #[must_use]
+    pub const fn new(wal_end: Lsn, retention: WalRetentionLimit) -> Self {
+        Self { wal_end, retention, sender: SenderState::Busy, commit_wait: Duration::ZERO }
+    }
+}
+
+/// The activity of the server process that sends the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SenderState {
+    /// It decodes, or its activity is not visible.
+    Busy,
+    /// It waits: for WAL, for a standby, for a lock or for us.
+    Waiting,
 }
 
 /// The last measured end of WAL.
@@ -35,7 +58,7 @@ impl WalEnd {
         F: Future<Output = ()> + Send + 'static,
     {
         // No reader sees this value, because a receiver waits for the first change.
-        let nothing = Measured { wal_end: Lsn::ZERO, retention: WalRetentionLimit::Unlimited };
+        let nothing = Measured::new(Lsn::ZERO, WalRetentionLimit::Unlimited);
         let (teller, told) = watch::channel(nothing);
         let mut measuring = JoinSet::new();
         measuring.spawn(measure(teller));

@@ -8,6 +8,8 @@ use walrelay_outbox_admin::{NextStep, OWN_WAL_BYTES, Severity, StatusReport};
 use walrelay_outbox_store::{Reason, ReasonKind};
 use walrelay_pubsub::code_of_call;
 use walrelay_relay::observe::report::{ConditionReport, RelayReport, SlotReport};
+use walrelay_relay::observe::server_reasons::commits_wait;
+use walrelay_relay::stream::unsent_wal::UNSENT_AGE_MAX;
 
 use crate::fixes::relay::pass_unsendable;
 use crate::text::visible;
@@ -29,6 +31,10 @@ pub(super) fn cause(report: &StatusReport) -> Option<Cause> {
     let slot = report.slot.as_ref()?;
     if let Some(cause) = recorded_stop(slot) {
         return Some(cause);
+    }
+    if slot.commit_wait_seconds >= UNSENT_AGE_MAX.as_secs_f64() {
+        // The relay cannot record this reason, because its own commits wait.
+        return Some(not_ready(slot, &[&commits_wait()]));
     }
     let reasons = reasons_not_ready(report, slot);
     if !reasons.is_empty() {
@@ -113,6 +119,13 @@ fn outage_step() -> NextStep {
 /// information plus the error code.
 fn not_ready(slot: &SlotReport, reasons: &[&Reason]) -> Cause {
     let find = |kind| reasons.iter().find(|reason| reason.kind == kind);
+    // What the server does not do, no topic can.
+    if let Some(stall) = find(ReasonKind::ServerStalled) {
+        let fix = stall.fix.as_deref().unwrap_or(READ_THE_LOG);
+        let step = NextStep { code: stall.code.clone(), ..NextStep::new(visible(fix)) };
+        let text = format!("not ready: {}", visible(&stall.text));
+        return Cause { severity: Severity::Bad, text, step };
+    }
     // This fix comes first, because rows must be recorded before another fix can help.
     if let Some(table) = find(ReasonKind::DispatchFailure) {
         let step = match &table.fix {
@@ -192,6 +205,7 @@ fn in_short(reason: &Reason) -> String {
         | ReasonKind::UnsendableRow
         | ReasonKind::UnreadableRow
         | ReasonKind::UnpublishedRows
+        | ReasonKind::ServerStalled
         | ReasonKind::WalBudget => visible(&reason.to_string()),
     }
 }

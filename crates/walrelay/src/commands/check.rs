@@ -20,7 +20,9 @@ use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_admin::protocols::routes::{self, InvalidTopicRows, Routes};
 use walrelay_outbox_admin::{CheckResult, Finding, PreflightRequest, preflight, read_sharding};
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlError, connect_sql};
+use walrelay_pg_client::{
+    ConnectConfig, PgError, SqlClient, SqlError, connect_shared, connect_sql,
+};
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
@@ -94,6 +96,14 @@ async fn look_at_servers(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Findin
     let mut there = PostgresFacts::default();
     let connect = config.connect.clone().with_patience(ANSWER_TIMEOUT);
     let (replication, sql) = tokio::join!(replicates(&connect), connect_sql(&connect));
+    let sql = match sql {
+        // The rest is checked also through a pooler: nothing is set there.
+        Err(error @ PgError::SharedBackend) => {
+            found.push(unusable("connection", &error));
+            connect_shared(&connect).await
+        }
+        sql => sql,
+    };
     let admin = administration(&config.pubsub.publisher.endpoint);
     let is_pooler = matches!(replication, Err(PgError::Pooler));
     if let Err(error) = &replication {

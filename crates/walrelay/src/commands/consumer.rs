@@ -21,7 +21,7 @@ use walrelay_inbox::{
     InboxError, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, Scaffold, inbox_migrations,
     migrate_inbox, redelivery_window_with_dead_letters, refuse_other_encoding,
 };
-use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_sql, schema, sql};
+use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_shared, schema, sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
@@ -50,7 +50,7 @@ static GRANTS: SqlText = SqlText::new(|| sql!("consumer.sql", "grants"));
 /// Postgres or Pub/Sub cannot be reached or refuses, or the consumer does not exist.
 pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ConsumerConfig { connect, action } = config;
-    let connecting = async { Ok(connect_sql(&connect).await?) };
+    let connecting = async { Ok(connect_shared(&connect).await?) };
     let mut client = run_until_shutdown(connecting, shutdown).await?;
     let done = match action {
         ConsumerAction::Rebuild(order) => {

@@ -5,7 +5,7 @@ use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::event_commands::{
     ConsumerGeneration, InboxEvent, InboxPage, InboxQuery, InboxState, Replacement, StoredMessage,
 };
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
@@ -27,7 +27,7 @@ use walrelay_reports::failed_events::{
 /// Postgres cannot be reached, the event does not exist or has the wrong status, or a file cannot
 /// be read.
 pub async fn execute(config: InboxConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let connecting = async { Ok(connect_sql(&config.connect).await?) };
+    let connecting = async { Ok(connect_shared(&config.connect).await?) };
     let mut client = run_until_shutdown(connecting, shutdown).await?;
     let done = async {
         let place = ConsumerGeneration::find(&client, config.consumer.as_deref());

@@ -13,7 +13,7 @@ use walrelay_outbox_admin::protocols::{
     column_of, every_shard, refuse_without_outbox, time_column_of,
 };
 use walrelay_outbox_replay::read_row_filter;
-use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_sql};
+use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_shared, connect_sql};
 use walrelay_reports::error::{Error, NAME_INBOXES};
 use walrelay_reports::text::visible;
 
@@ -233,7 +233,7 @@ pub(super) async fn open_inboxes(
 ) -> Result<Vec<Inbox>, Error> {
     let mut inboxes = Vec::new();
     for place in places {
-        let client = connect_sql(&place.connect).await.map_err(InboxError::Connect)?;
+        let client = connect_shared(&place.connect).await.map_err(InboxError::Connect)?;
         let consumer = ConsumerGeneration::find(&client, Some(&place.consumer)).await?;
         inboxes.push(Inbox { consumer, client: Some(client) });
     }

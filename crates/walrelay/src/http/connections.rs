@@ -5,6 +5,7 @@
 //! probe waiting. A request that is not complete within [`REQUEST_TIME`] ends its connection.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -31,16 +32,24 @@ const REQUEST_TIME: Duration = Duration::from_millis(2500);
 /// Pause after a failed accept, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Opens a file descriptor that is used for nothing.
+pub(super) fn spare_descriptor() -> io::Result<File> {
+    File::open("/dev/null")
+}
+
 /// A listener that accepts every connection, and closes another one if too many are open.
 pub(super) struct BoundedListener {
     listener: TcpListener,
     open: Arc<OpenConnections>,
+    /// A file descriptor for the next client of a process that has no free one. A probe must learn
+    /// that state.
+    reserve: Option<File>,
 }
 
 impl BoundedListener {
     /// Accepts connections from this socket.
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self { listener, open: Arc::default() }
+        Self { listener, open: Arc::default(), reserve: spare_descriptor().ok() }
     }
 }
 
@@ -52,13 +61,21 @@ impl axum::serve::Listener for BoundedListener {
         loop {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
+                    if self.reserve.is_none() {
+                        self.reserve = spare_descriptor().ok();
+                    }
                     return (BoundedConnection::begin(stream, Arc::clone(&self.open)), address);
                 }
                 Err(error) => {
                     // The process has no free descriptors, or the peer is already gone. Serving
                     // continues in both cases.
-                    tracing::debug!(%error, "accept");
+                    if self.reserve.take().is_some() {
+                        tracing::warn!(%error, "a client could not be accepted; a spare descriptor is used");
+                        continue;
+                    }
+                    self.open.close_oldest();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
+                    self.reserve = spare_descriptor().ok();
                 }
             }
         }
@@ -103,6 +120,10 @@ impl OpenConnections {
             // The connection is already being closed.
             None => number,
         }
+    }
+
+    fn close_oldest(&self) {
+        drop(self.order().connections.pop_first());
     }
 
     fn remove(&self, number: u64) {

@@ -37,6 +37,17 @@ async fn a_culprit_is_stored_with_its_reason_and_everything_else_takes_effect() 
 }
 
 #[tokio::test]
+async fn a_retry_that_was_due_before_the_clock_was_set_back_is_due_now() {
+    let Some(world) = world().await else { return };
+    world.apply(SET, &[event(1, "a").failing("P0001"), event(2, "").failing("P0001")]).await;
+    world.run("UPDATE app_inbox SET next_attempt_at = next_attempt_at + interval '1 day'").await;
+    assert_eq!(world.redeliver(SET).await.len(), 2);
+    // A dead event that holds its key stays.
+    world.run("UPDATE app_inbox SET status = 'dead', next_attempt_at = 'infinity'").await;
+    assert_eq!(world.redeliver(SET).await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn any_error_that_is_nobody_elses_is_the_events() {
     let Some(world) = world().await else { return };
     // WHEN OTHERS does not catch an assertion.

@@ -6,7 +6,7 @@ use walrelay_testkit::postgres::TestClient;
 
 use pgoutput_parser::Position;
 use tokio::task::JoinSet;
-use walrelay_outbox_store::{ClaimLimits, Key, ParkRow};
+use walrelay_outbox_store::{ClaimLimits, Key, ParkRow, ParkStatus};
 
 use super::rows::{
     BEHIND, LATER, LIMITS, NOW, all, at, due, ids, key, published as published_once, row, store,
@@ -74,6 +74,36 @@ async fn a_key_whose_head_is_not_due_gives_nothing() {
 
     assert!(store.claim(&session, &[key("k")], LIMITS).await.unwrap().is_empty());
     assert!(due(&store, &session).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_wait_that_began_before_the_clock_was_set_back_begins_again_and_is_not_longer() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let soon = ParkStatus::Retrying { next_attempt_in: Some(Duration::from_secs(40)) };
+    let rows = [
+        row("parked", at(1, 0), "k", soon),
+        row("loose", at(2, 0), "", soon),
+        row("leased", at(3, 0), "leased", NOW),
+        // An operator's wish is no consequence of a clock.
+        row("postponed by hand", at(4, 0), "by hand", LATER),
+    ];
+    store.park(&mut session, &rows).await.unwrap();
+    store.claim(&session, &[key("leased")], LIMITS).await.unwrap();
+    let set_back = "UPDATE app_outbox_dispatch
+                       SET next_attempt_at = next_attempt_at + interval '1 day',
+                           updated_at = updated_at + interval '1 day'
+                     WHERE event_id <> 'postponed by hand'";
+    session.run(set_back).await;
+    let waits = "SELECT string_agg(concat_ws(' ', event_id,
+                   round(extract(epoch FROM next_attempt_at - now()) / 20) * 20), ', ' ORDER BY commit_lsn)
+                   FROM app_outbox_dispatch";
+    assert!(due(&store, &session).await.is_empty());
+    let expected = "parked 40, loose 40, leased 60, postponed by hand 3600";
+    assert_eq!(session.text(waits).await, expected);
+    // The next query moves nothing further.
+    assert!(due(&store, &session).await.is_empty());
+    assert_eq!(session.text(waits).await, expected);
 }
 
 #[tokio::test]

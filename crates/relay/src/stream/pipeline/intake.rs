@@ -32,11 +32,18 @@ impl Flow {
             source,
             extent,
             observer,
+            unsent,
             ..
         } = self;
         let XLogData { wal_start: at, data, .. } = match frame {
-            Frame::XLogData(data) => data,
+            Frame::XLogData(data) => {
+                unsent.arrived();
+                data
+            }
             Frame::Keepalive(keepalive) => {
+                if keepalive.wal_end > feedback.received_to() {
+                    unsent.arrived();
+                }
                 feedback.note_keepalive(&keepalive);
                 if let Some(boundary) = decoder.boundary(&keepalive) {
                     tracker.observe(boundary);
@@ -116,7 +123,7 @@ impl Flow {
     }
 
     /// Returns the error at the end of the stream. A permanent one names its place in the WAL.
-    pub(super) fn broken_off(&self, error: PgError, decoder: &Decoder) -> PipelineError {
+    pub(in crate::stream) fn broken_off(&self, error: PgError, decoder: &Decoder) -> PipelineError {
         PipelineError::of_stream(error, decoder.next_position(), self.through)
     }
 

@@ -43,8 +43,11 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         edited: EditedMessages::default(),
         log_name: SystemIdentifierMode::Untold,
     };
+    let observer = Observer::new(Metrics::new(), Health::new());
     Flow {
         router: Router::new(router),
+        unsent: UnsentWal::default(),
+        server_stalls: observer.server_stalls(),
         recorded_rows: AlreadyRecorded::unread(Lsn::ZERO),
         may_have_more_due_keys: false,
         source: Source::Slot,
@@ -56,7 +59,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         budget: Budget::new(BudgetLimits::of_bytes(budget_bytes)),
         wal_budget: WalBudget::new(WalBudgetLimit::Off, WalRetentionLimit::Unlimited, Lsn::ZERO),
         lanes: Lanes::new(policy, 1),
-        observer: Observer::new(Metrics::new(), Health::new()),
+        observer,
     }
 }
 
@@ -254,8 +257,7 @@ fn calls_without_an_answer_are_given_up_near_the_budget_whether_others_are_answe
     ];
     for (budget, delivery, age, is_given_up) in cases {
         let (mut flow, mut publishes) = with_a_call_without_an_answer(budget, delivery, age);
-        let measured =
-            Measured { wal_end: Lsn::new(1_000), retention: WalRetentionLimit::Unlimited };
+        let measured = Measured::new(Lsn::new(1_000), WalRetentionLimit::Unlimited);
         flow.wal_measured(measured, &mut publishes);
         assert_eq!(publishes.is_empty(), is_given_up, "{budget:?}, {delivery:?}, {age:?}");
         let recorded = &flow.lanes.outputs().rows_to_record;

@@ -203,6 +203,7 @@ impl Store for FakeStore {
         Ok(SlotFigures {
             is_counting: self.has_more("survey"),
             lag_seconds: Some(7.0),
+            commit_wait_seconds: 0.0,
             ..SlotFigures::default()
         })
     }

@@ -15,7 +15,7 @@ use walrelay_inbox::{
     unlogged_inbox_tables,
 };
 use walrelay_outbox_admin::Finding;
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_shared, connect_sql};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, Subscriber};
 use walrelay_reports::explain;
 use walrelay_reports::fixes::{create_subscription, replace_orphan};
@@ -48,7 +48,7 @@ impl Consumers {
         let mut found = Self { unchecked: self.registered, ..Self::default() };
         for InboxPlace { consumer, connect } in places {
             let connect = connect.clone().with_patience(ANSWER_TIMEOUT);
-            let answer = match connect_sql(&connect).await {
+            let answer = match connect_shared(&connect).await {
                 Ok(client) => {
                     let answer = registered(&client, Some(consumer)).await;
                     let subject = format!("consumer {consumer}");

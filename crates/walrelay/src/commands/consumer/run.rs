@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use walrelay_command_line::config::ConsumeConfig;
 use walrelay_core::{Backoff, Random};
-use walrelay_errors::{Action, Chain, Coded, ErrorContext};
+use walrelay_errors::{Action, Chain, Code, Coded, ErrorContext};
 use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
 use walrelay_otlp::Spans;
 use walrelay_relay::seed::random_seed;
@@ -22,6 +22,9 @@ use crate::request_spans::TransactionTracer;
 /// Delays between attempts to start: the same values that the relay uses between sessions.
 const START_BACKOFF: Backoff =
     Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(2) };
+
+/// The time in which the database and Pub/Sub must answer first.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs until `shutdown` is requested, or until the consumer has caught up if the configuration
 /// asks for that.
@@ -81,6 +84,7 @@ impl ConsumerProcess<'_> {
 async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error> {
     let mut random = Random::new(random_seed());
     let mut failures = 0;
+    let patient_until = Instant::now() + FIRST_ANSWER_TIMEOUT;
     loop {
         let error = match Consumer::prepare(settings.clone()).await {
             Ok(consumer) => {
@@ -89,7 +93,8 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
             }
             Err(error) => error,
         };
-        if !passes(&error) {
+        let may_be_early = is_unreachable(&error) && Instant::now() < patient_until;
+        if !passes(&error) && !may_be_early {
             return Err(Error::Inbox(error));
         }
         failures += 1;
@@ -100,6 +105,11 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
         health.set_start_problem(Some(Chain(&error).to_string()));
         sleep(delay).await;
     }
+}
+
+/// Returns whether the database or Pub/Sub did not answer. A new machine may have no network yet.
+fn is_unreachable(error: &InboxError) -> bool {
+    matches!(error.code(), Code::PostgresUnreachable | Code::PubsubUnreachable)
 }
 
 fn passes(error: &InboxError) -> bool {

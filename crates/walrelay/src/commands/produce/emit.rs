@@ -7,7 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 use walrelay_command_line::config::{EmitConfig, OutputFormat};
 use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{SCHEMA, SqlClient, connect_sql, sql};
+use walrelay_pg_client::{SCHEMA, SqlClient, connect_shared, sql};
 use walrelay_reports::error::Error;
 
 use crate::output::print;
@@ -18,7 +18,7 @@ use crate::output::print;
 ///
 /// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
 pub async fn execute(config: EmitConfig) -> Result<(), Error> {
-    let client = connect_sql(&config.connect).await?;
+    let client = connect_shared(&config.connect).await?;
     let done = match &config.event.idempotency_key {
         Some(key) => emit_once(&client, &config, key).await,
         None => emit(&client, &config).await,

@@ -21,7 +21,7 @@ use walrelay_outbox_replay::{AdminError, SlotOperation, open_topic_replays, read
 use walrelay_outbox_store::{
     Outbox, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pg_replication::read_retention;
 use walrelay_relay::observe::report::{ServiceReport, SlotReport};
 use walrelay_relay::shutdown::Shutdown;
@@ -132,7 +132,7 @@ async fn backlogs(
     let mut backlogs = Vec::new();
     for place in inboxes {
         let status = async {
-            let there = connect_sql(&place.connect).await.map_err(InboxError::Connect)?;
+            let there = connect_shared(&place.connect).await.map_err(InboxError::Connect)?;
             let status = consumer_status(&there, &place.consumer).await;
             there.close().await;
             status

@@ -1,0 +1,180 @@
+//! Notices that a statement has no answer although the server has finished it.
+//!
+//! TCP keeps a connection alive whose other end is a proxy, also when the proxy passes nothing on
+//! any more. A long statement looks the same from here. So after a while without bytes another
+//! connection asks whether our server process still works.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::error::PgError;
+use crate::stream::Stream;
+
+/// The time without bytes after which another connection asks.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// The time limit of that other connection.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// ReadyForQuery without its last byte, the state of the transaction.
+const READY_FOR_QUERY: [u8; 5] = [b'Z', 0, 0, 0, 5];
+
+/// The traffic of one connection.
+#[derive(Debug)]
+struct Traffic {
+    /// The last time at which bytes were written or read, while an answer is due.
+    awaited_since: Option<Instant>,
+    /// Whether the last read found nothing. Otherwise we do not read, and the silence is ours.
+    is_reading: bool,
+    /// The last bytes that were read.
+    tail: [u8; 6],
+}
+
+impl Traffic {
+    fn wrote(&mut self) {
+        self.awaited_since = Some(Instant::now());
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        self.is_reading = false;
+        let kept = bytes.len().min(self.tail.len());
+        self.tail.rotate_left(kept);
+        let start = self.tail.len() - kept;
+        self.tail[start..].copy_from_slice(&bytes[bytes.len() - kept..]);
+        if self.awaited_since.is_some() {
+            let is_answered = self.tail.starts_with(&READY_FOR_QUERY);
+            self.awaited_since = (!is_answered).then(Instant::now);
+        }
+    }
+
+    fn silent_since(&self) -> Option<Instant> {
+        self.awaited_since.filter(|_| self.is_reading)
+    }
+}
+
+/// A view of the traffic of one connection.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswerWatch(Arc<Mutex<Traffic>>);
+
+impl AnswerWatch {
+    /// Wraps a stream whose traffic the returned watch sees.
+    pub(crate) fn over(stream: Stream) -> (WatchedStream, Self) {
+        let traffic = Traffic { awaited_since: None, is_reading: false, tail: [0; 6] };
+        let watch = Self(Arc::new(Mutex::new(traffic)));
+        (WatchedStream { stream, watch: watch.clone() }, watch)
+    }
+
+    fn change<T>(&self, how: impl FnOnce(&mut Traffic) -> T) -> T {
+        how(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns once an answer is lost: `is_working` denies that the server works on it, or the
+    /// server cannot be asked.
+    pub(crate) async fn lost<F>(&self, is_working: impl Fn() -> F)
+    where
+        F: Future<Output = Result<bool, PgError>>,
+    {
+        let mut ask_at = Instant::now() + SILENCE_MAX;
+        loop {
+            sleep_until(ask_at).await;
+            let now = Instant::now();
+            let silent_since = self.change(|traffic| traffic.silent_since());
+            let Some(since) = silent_since.filter(|since| *since + SILENCE_MAX <= now) else {
+                ask_at = silent_since.unwrap_or(now) + SILENCE_MAX;
+                continue;
+            };
+            let is_lost = match timeout(ASK_TIMEOUT, is_working()).await {
+                Ok(Ok(is_working)) => !is_working,
+                // A server that refuses the other connection lives, and may still answer.
+                Ok(Err(error)) => error.server().is_none(),
+                Err(_) => true,
+            };
+            if is_lost && self.change(|traffic| traffic.silent_since()) == Some(since) {
+                return;
+            }
+            ask_at = Instant::now() + SILENCE_MAX;
+        }
+    }
+}
+
+/// A stream whose traffic is watched.
+#[derive(Debug)]
+pub(crate) struct WatchedStream {
+    stream: Stream,
+    watch: AnswerWatch,
+}
+
+impl AsyncRead for WatchedStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
+        this.watch.change(|traffic| match polled {
+            Poll::Ready(_) => traffic.read(&buf.filled()[before..]),
+            Poll::Pending => traffic.is_reading = true,
+        });
+        polled
+    }
+}
+
+impl AsyncWrite for WatchedStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
+        if matches!(polled, Poll::Ready(Ok(1..))) {
+            this.watch.change(Traffic::wrote);
+        }
+        polled
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traffic() -> Traffic {
+        Traffic { awaited_since: None, is_reading: false, tail: [0; 6] }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_missing_answer_that_somebody_reads_for_is_silence() {
+        let mut traffic = traffic();
+        traffic.is_reading = true;
+        assert_eq!(traffic.silent_since(), None, "nothing was asked");
+        traffic.wrote();
+        assert!(traffic.silent_since().is_some());
+        traffic.read(b"T\0\0\0\x05xD\0");
+        assert_eq!(traffic.silent_since(), None, "it was just read, and not asked for more");
+        traffic.is_reading = true;
+        assert!(traffic.silent_since().is_some(), "the rest of the answer is missing");
+        traffic.read(b"Z\0\0");
+        traffic.read(b"\0\x05I");
+        traffic.is_reading = true;
+        assert_eq!(traffic.silent_since(), None);
+        traffic.read(b"A\0\0\0\x08note");
+        traffic.is_reading = true;
+        assert_eq!(traffic.silent_since(), None, "a notification is no answer");
+    }
+}
