@@ -13,7 +13,7 @@ use walrelay_outbox_admin::protocols::{
     column_of, every_shard, refuse_without_outbox, time_column_of,
 };
 use walrelay_outbox_replay::read_row_filter;
-use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_shared, connect_sql};
+use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_shared};
 use walrelay_reports::error::{Error, NAME_INBOXES};
 use walrelay_reports::text::visible;
 

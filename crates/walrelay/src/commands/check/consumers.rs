@@ -15,7 +15,7 @@ use walrelay_inbox::{
     unlogged_inbox_tables,
 };
 use walrelay_outbox_admin::Finding;
-use walrelay_pg_client::{SqlClient, connect_shared, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, Subscriber};
 use walrelay_reports::explain;
 use walrelay_reports::fixes::{create_subscription, replace_orphan};
