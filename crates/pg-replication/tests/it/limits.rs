@@ -117,13 +117,14 @@ async fn a_connection_that_falls_silent_after_any_answer_ends_within_its_time() 
     let Some(installation) = installations().into_iter().next_back() else { return };
     let server = PrivatePostgres::start(&installation, &[]).unwrap();
     let proxy = Proxy::start(&format!("127.0.0.1:{}", server.port())).await;
-    let config =
-        config(&format!("postgresql://postgres@{}/postgres?connect_timeout=2", proxy.address()));
+    let url = format!("postgresql://postgres@{}/postgres?connect_timeout=2", proxy.address());
+    let config = config(&url);
     for answers in 0..3 {
         proxy.set(Network::SilentAfter { answers });
         let began = Instant::now();
-        let (sql, stream) =
-            tokio::join!(connect_sql(&config), ReplicationConnection::connect(&config, &[]));
+        let (sql, stream) = tokio::join!(connect_sql(&config), async {
+            ReplicationConnection::connect(&config, &[]).await
+        });
         assert!(matches!(sql, Err(PgError::ConnectTimeout { .. })), "{answers}: {sql:?}");
         // The stream has one answer less: it asks nothing about its process.
         if answers < 2 {
@@ -138,11 +139,11 @@ async fn an_answer_that_is_lost_ends_the_session_and_a_long_statement_does_not()
     let Some(installation) = installations().into_iter().next_back() else { return };
     let server = PrivatePostgres::start(&installation, &[]).unwrap();
     let proxy = Proxy::start(&format!("127.0.0.1:{}", server.port())).await;
-    let through =
-        config(&format!("postgresql://postgres@{}/postgres?connect_timeout=2", proxy.address()));
+    let url = format!("postgresql://postgres@{}/postgres?connect_timeout=2", proxy.address());
     proxy.set(Network::SilentAfter { answers: 3 });
-    let direct = config(&format!("postgresql://postgres@127.0.0.1:{}/postgres", server.port()));
-    let (long, lost) = tokio::join!(connect_sql(&direct), connect_sql(&through));
+    let direct = format!("postgresql://postgres@127.0.0.1:{}/postgres", server.port());
+    let (direct, url) = (config(&direct), config(&url));
+    let (long, lost) = tokio::join!(connect_sql(&direct), connect_sql(&url));
     let (long, lost) = (long.unwrap(), lost.unwrap());
     let began = Instant::now();
     let losing = async { (lost.batch_execute("SELECT 1").await, began.elapsed()) };

@@ -49,7 +49,26 @@ pub(super) struct BoundedListener {
 impl BoundedListener {
     /// Accepts connections from this socket.
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self { listener, open: Arc::default(), reserve: spare_descriptor().ok() }
+        Self { listener, open: Arc::default(), reserve: None }
+    }
+
+    /// Accepts a client, with the reserve if no other descriptor is free.
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        if self.reserve.is_none() {
+            self.reserve = spare_descriptor().ok();
+        }
+        match self.listener.poll_accept(cx) {
+            // Without a free descriptor the kernel refuses before it looks for a client.
+            Poll::Ready(Err(error)) if self.reserve.take().is_some() => {
+                let accepted = self.listener.poll_accept(cx);
+                match accepted {
+                    Poll::Ready(_) => tracing::warn!(%error, "accepting a client failed once"),
+                    Poll::Pending => self.reserve = spare_descriptor().ok(),
+                }
+                accepted
+            }
+            accepted => accepted,
+        }
     }
 }
 
@@ -59,23 +78,20 @@ impl axum::serve::Listener for BoundedListener {
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
-            match self.listener.accept().await {
+            match std::future::poll_fn(|cx| self.poll_accept(cx)).await {
                 Ok((stream, address)) => {
-                    if self.reserve.is_none() {
-                        self.reserve = spare_descriptor().ok();
-                    }
                     return (BoundedConnection::begin(stream, Arc::clone(&self.open)), address);
                 }
                 Err(error) => {
                     // The process has no free descriptors, or the peer is already gone. Serving
-                    // continues in both cases.
-                    if self.reserve.take().is_some() {
-                        tracing::warn!(%error, "a client could not be accepted; a spare descriptor is used");
-                        continue;
-                    }
-                    self.open.close_oldest();
+                    // continues in both cases. The client that has the reserve gets its answer
+                    // within the pause.
+                    tracing::debug!(%error, "accept");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     self.reserve = spare_descriptor().ok();
+                    if self.reserve.is_none() {
+                        self.open.close_oldest();
+                    }
                 }
             }
         }
