@@ -60,16 +60,19 @@ fn describe(metric: &mut Metric, what: &str, name: &str, value: &str) {
         ("UNIT", "seconds") => metric.unit = "s".to_owned(),
         ("TYPE", _) => {
             let aggregation_temporality = AggregationTemporality::Cumulative.into();
-            let data_points = Vec::new();
             // A counter's name has the suffix that it has in the manual and in every query.
             let (suffix, data) = match value {
                 "counter" => {
-                    let data_points = Vec::new();
-                    let sum = Sum { data_points, aggregation_temporality, is_monotonic: true };
+                    let sum = Sum {
+                        data_points: Vec::new(),
+                        aggregation_temporality,
+                        is_monotonic: true,
+                    };
                     ("_total", Data::Sum(sum))
                 }
                 "gauge" => ("", Data::Gauge(Gauge::default())),
                 "histogram" => {
+                    let data_points = Vec::new();
                     ("", Data::Histogram(Histogram { data_points, aggregation_temporality }))
                 }
                 // The program registers no other type.

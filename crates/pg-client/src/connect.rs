@@ -147,7 +147,7 @@ impl SqlClient {
     /// Ends the connection once an answer is lost.
     fn watch_answers(&mut self, config: &ConnectConfig) {
         let (watch, config, pid) = (self.watch.clone(), config.clone(), self.pid);
-        let end = self.end.clone();
+        let end = Arc::clone(&self.end);
         self.connection.spawn(async move {
             watch.lost(|| is_working(config.clone(), pid)).await;
             tracing::warn!(
@@ -475,8 +475,8 @@ async fn drive(
                 // Between two statements nobody else sees the reason. The next call of the client
                 // only reports a closed connection.
                 if let Some(reason) = error.as_db_error() {
-                    let error = ServerError::from(reason);
-                    tracing::warn!(%error, "the server ended a connection");
+                    let reason = ServerError::from(reason);
+                    tracing::warn!(error = %reason, "the server ended a connection");
                 }
                 return;
             }

@@ -29,9 +29,9 @@ enum Asked {
 /// Reads the server process of the current transaction.
 pub(crate) async fn backend_of(client: &Client) -> Result<i32, PgError> {
     let answer = client.simple_query("SELECT pg_catalog.pg_backend_pid()").await?;
-    let pid = answer.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),
-        _ => None,
+    let pid = answer.iter().find_map(|message| {
+        let SimpleQueryMessage::Row(row) = message else { return None };
+        row.get(0)?.parse().ok()
     });
     pid.ok_or_else(|| PgError::protocol("the server does not name its process"))
 }

@@ -42,8 +42,9 @@ impl MetadataServer {
             let mut requests = 0;
             while let Ok((socket, _)) = listener.accept().await {
                 requests += 1;
+                let state = if requests > unavailable { State::Up } else { State::Starting };
                 // An error is ignored: a client that disconnected needs no token.
-                drop(answer(socket, requests > unavailable).await);
+                drop(answer(socket, state).await);
             }
         });
         Ok(Self { address, _serving: serving })
@@ -56,7 +57,14 @@ impl MetadataServer {
     }
 }
 
-async fn answer(mut socket: TcpStream, is_available: bool) -> io::Result<()> {
+/// Whether the server answers yet.
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Starting,
+    Up,
+}
+
+async fn answer(mut socket: TcpStream, state: State) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
         if socket.read_buf(&mut request).await? == 0 {
@@ -66,10 +74,10 @@ async fn answer(mut socket: TcpStream, is_available: bool) -> io::Result<()> {
     let is_token = String::from_utf8_lossy(&request).lines().next().is_some_and(|line| {
         line.starts_with("GET /computeMetadata/v1/instance/service-accounts/default/token")
     });
-    let (status, body) = match (is_available, is_token) {
-        (false, _) => ("503 Service Unavailable", ""),
-        (true, true) => ("200 OK", TOKEN),
-        (true, false) => ("404 Not Found", ""),
+    let (status, body) = match (state, is_token) {
+        (State::Starting, _) => ("503 Service Unavailable", ""),
+        (State::Up, true) => ("200 OK", TOKEN),
+        (State::Up, false) => ("404 Not Found", ""),
     };
     let length = body.len();
     let head = format!(

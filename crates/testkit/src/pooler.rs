@@ -54,15 +54,7 @@ impl Pooler {
             pids: AtomicI32::new(1_000_000_000),
         });
         let mut acceptor = JoinSet::new();
-        acceptor.spawn(async move {
-            let mut clients = JoinSet::new();
-            loop {
-                let Ok((client, _)) = listener.accept().await else { continue };
-                let pools = Arc::clone(&pools);
-                // A client that ends or breaks the protocol ends only itself.
-                clients.spawn(async move { drop(serve(client, pools).await) });
-            }
-        });
+        acceptor.spawn(accept(listener, pools));
         Self { address, _acceptor: acceptor }
     }
 
@@ -70,6 +62,15 @@ impl Pooler {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+}
+
+async fn accept(listener: TcpListener, pools: Arc<Pools>) {
+    let mut clients = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        let pools = Arc::clone(&pools);
+        // A client that ends or breaks the protocol ends only itself.
+        clients.spawn(async move { drop(serve(client, pools).await) });
     }
 }
 
@@ -179,11 +180,9 @@ impl Messages {
     /// Reads the next message with its tag. Dropping the future loses nothing.
     async fn next(&mut self) -> io::Result<Bytes> {
         loop {
-            if let Some(mut length) = self.buffer.get(1..5) {
-                let whole = 1 + length.get_u32() as usize;
-                if self.buffer.len() >= whole {
-                    return Ok(self.buffer.split_to(whole).freeze());
-                }
+            let length = self.buffer.get(1..5).map(|mut length| 1 + length.get_u32() as usize);
+            if let Some(whole) = length.filter(|whole| self.buffer.len() >= *whole) {
+                return Ok(self.buffer.split_to(whole).freeze());
             }
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -263,7 +262,7 @@ async fn transactions(mut client: Messages, pools: &Arc<Pools>, name: &PoolName)
                 if answer[0] == b'Z' {
                     link.unanswered -= 1;
                     if link.unanswered == 0 && answer[5] == b'I' {
-                        linked.take().into_iter().for_each(|link| pool.release(link));
+                        linked.take().into_iter().for_each(|idle| pool.release(idle));
                     }
                 }
             }

@@ -63,15 +63,12 @@ impl Answers {
             return None;
         }
         let width = READY_FOR_QUERY.len();
-        for start in 0..chunk.len().saturating_sub(width) {
-            if chunk[start..].starts_with(READY_FOR_QUERY) {
-                self.0 += 1;
-                if self.0 == limit {
-                    return Some(start + width + 1);
-                }
-            }
-        }
-        Some(chunk.len())
+        let starts = 0..chunk.len().saturating_sub(width);
+        let ends = starts.filter(|start| chunk[*start..].starts_with(READY_FOR_QUERY));
+        let ends: Vec<usize> = ends.map(|start| start + width + 1).take(limit - self.0).collect();
+        self.0 += ends.len();
+        let last = ends.last().filter(|_| self.0 == limit);
+        Some(last.copied().unwrap_or(chunk.len()))
     }
 }
 
@@ -240,8 +237,8 @@ async fn pump(
         pass(read, read_at, &mut condition).await;
         let network = condition.borrow().network;
         let passing = match (&mut answers, network) {
-            (Some(answers), Network::SilentAfter { answers: limit }) => {
-                answers.passing(&chunk[..read], limit).unwrap_or(0)
+            (Some(passed), Network::SilentAfter { answers }) => {
+                passed.passing(&chunk[..read], answers).unwrap_or(0)
             }
             (Some(_) | None, _) => read,
         };

@@ -240,10 +240,8 @@ impl Health {
     /// reports the state of the slot.
     pub fn stand_by(&self, holder: String) {
         self.progress();
-        self.change(|state| {
-            state.store_failures.clear();
-            state.server_reasons.clear();
-        });
+        self.change(|state| state.store_failures.clear());
+        self.change_server_reasons(ServerReasons::clear);
         self.set_slot_at_risk(None);
         self.set_anchors_at_risk(Vec::new());
         self.set_phase(Phase::Standby { holder });
@@ -318,15 +316,9 @@ impl Health {
         true
     }
 
-    /// Sets the reasons why the server does not send, or its commits wait.
-    pub fn set_server_stalls(&self, stalls: Vec<Reason>) {
-        self.change(|state| state.server_reasons.stalls = stalls);
-    }
-
-    /// Records that the server ended a session with this text. It is a reason if it happens again
-    /// before anything further is settled.
-    pub fn broken_off(&self, text: &str, code: &str) {
-        self.change(|state| state.server_reasons.broken_off(text, code));
+    /// Changes the reasons of the server.
+    pub(super) fn change_server_reasons(&self, how: impl FnOnce(&mut ServerReasons)) {
+        self.change(|state| how(&mut state.server_reasons));
     }
 
     /// Sets the last measurement of retained WAL.
