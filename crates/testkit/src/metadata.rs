@@ -42,7 +42,7 @@ impl MetadataServer {
             let mut requests = 0;
             while let Ok((socket, _)) = listener.accept().await {
                 requests += 1;
-                let state = if requests > unavailable { State::Up } else { State::Starting };
+                let state = State::after(requests - 1, unavailable);
                 // An error is ignored: a client that disconnected needs no token.
                 drop(answer(socket, state).await);
             }
@@ -62,6 +62,13 @@ impl MetadataServer {
 enum State {
     Starting,
     Up,
+}
+
+impl State {
+    /// Returns the state after a number of requests, if the first `unavailable` ones are refused.
+    const fn after(requests: usize, unavailable: usize) -> Self {
+        if requests < unavailable { Self::Starting } else { Self::Up }
+    }
 }
 
 async fn answer(mut socket: TcpStream, state: State) -> io::Result<()> {
