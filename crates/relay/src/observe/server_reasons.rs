@@ -5,7 +5,6 @@ use walrelay_errors::Code;
 use walrelay_outbox_store::{Reason, ReasonKind};
 use walrelay_pg_client::ServerError;
 
-use crate::observe::health::Health;
 use crate::stream::unsent_wal::UNSENT_AGE_MAX;
 
 /// The next step, if the server names no cause.
@@ -63,19 +62,6 @@ impl ServerReasons {
     pub(super) fn all(&self) -> impl Iterator<Item = Reason> {
         let broken_off = self.broken_off.as_ref().filter(|it| it.sessions > 1);
         self.stalls.iter().cloned().chain(broken_off.map(|it| it.reason.clone()))
-    }
-}
-
-impl Health {
-    /// Sets the reasons why the server does not send, or its commits wait.
-    pub fn set_server_stalls(&self, stalls: Vec<Reason>) {
-        self.change_server_reasons(|reasons| reasons.stalls = stalls);
-    }
-
-    /// Records that the server ended a session with this text. It is a reason if it happens again
-    /// before anything further is settled.
-    pub fn broken_off(&self, text: &str, code: &str) {
-        self.change_server_reasons(|reasons| reasons.broken_off(text, code));
     }
 }
 

@@ -58,6 +58,19 @@ impl ServerStalls {
     }
 }
 
+impl Health {
+    /// Sets the reasons why the server does not send, or its commits wait.
+    pub fn set_server_stalls(&self, stalls: Vec<Reason>) {
+        self.change_server_reasons(|reasons| reasons.stalls = stalls);
+    }
+
+    /// Records that the server ended a session with this text. It is a reason if it happens again
+    /// before anything further is settled.
+    pub fn broken_off(&self, text: &str, code: &str) {
+        self.change_server_reasons(|reasons| reasons.broken_off(text, code));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
