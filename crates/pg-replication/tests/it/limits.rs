@@ -50,8 +50,8 @@ async fn no_limit_of_the_role_ends_a_session_of_ours_on_any_version() {
             ("idle_session_timeout", "100ms"),
             ("transaction_timeout", "100ms"),
         ] {
-            let sql = format!("ALTER ROLE limited SET {name} = '{value}'");
-            let done = admin.batch_execute(&sql).await;
+            let alter = format!("ALTER ROLE limited SET {name} = '{value}'");
+            let done = admin.batch_execute(&alter).await;
             assert!(done.is_ok() || name == "transaction_timeout" && installation.major < 17);
         }
         let limited = config(&format!("postgresql://limited@{address}"));

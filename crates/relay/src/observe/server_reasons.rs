@@ -96,7 +96,7 @@ mod tests {
     fn sessions_that_the_server_ends_without_progress_are_a_reason_until_something_is_settled() {
         let mut reasons = ServerReasons::new();
         let text = "terminating connection due to transaction timeout (25P04)";
-        let end = |reasons: &mut ServerReasons| reasons.broken_off(text, "server-error");
+        let end = |of: &mut ServerReasons| of.broken_off(text, "server-error");
         assert!(!reasons.settled(Lsn::new(16)));
         end(&mut reasons);
         assert_eq!(reasons.all().count(), 0, "once is an accident");
