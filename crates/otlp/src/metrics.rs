@@ -4,11 +4,6 @@
 //! therefore agree and nothing is counted twice. The SDK's instruments do not fit, because none of
 //! them accepts a histogram that was counted elsewhere.
 
-#![expect(
-    deprecated,
-    reason = "Prometheus' own form has only cumulative buckets and floating-point numbers"
-)]
-
 use std::fmt;
 
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
@@ -17,12 +12,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, Sum,
     metric::Data,
 };
-use prometheus_client::encoding::openmetrics_protobuf::{
-    encode,
-    openmetrics_data_model::{
-        self as registered, counter_value::Total, gauge_value, histogram_value, metric_point,
-    },
-};
+use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 /// The time of a collection and the start of counting, in nanoseconds since 1970.
@@ -36,130 +26,198 @@ pub(crate) struct Times {
 ///
 /// # Errors
 ///
-/// A value cannot be encoded, for example a gauge above `i64::MAX`.
+/// The registry cannot be written as text.
 pub(crate) fn metrics(registry: &Registry, times: Times) -> Result<Vec<Metric>, fmt::Error> {
-    let families = encode(registry)?.metric_families;
-    Ok(families.into_iter().filter_map(|family| times.metric(family)).collect())
+    let mut text = String::new();
+    encode(&mut text, registry)?;
+    let mut found: Vec<Metric> = Vec::new();
+    for line in text.lines() {
+        match line.strip_prefix("# ").map(|about| about.splitn(3, ' ').collect::<Vec<_>>()) {
+            // Help is the first line of each metric.
+            Some(about) if about.first() == Some(&"HELP") => {
+                let description = about.get(2).unwrap_or(&"").trim_end_matches('.').to_owned();
+                found.push(Metric { description, ..Metric::default() });
+            }
+            Some(about) => {
+                if let (Some(metric), [what, name, value]) = (found.last_mut(), &about[..]) {
+                    describe(metric, what, name, value);
+                }
+            }
+            None => {
+                if let (Some(metric), Some(sample)) = (found.last_mut(), Sample::parse(line)) {
+                    times.add(metric, sample);
+                }
+            }
+        }
+    }
+    found.retain(|metric| metric.data.as_ref().is_some_and(has_points));
+    Ok(found)
 }
 
-/// The figures of one metric.
-#[derive(Default)]
-struct Points {
-    counters: Vec<NumberDataPoint>,
-    gauges: Vec<NumberDataPoint>,
-    histograms: Vec<HistogramDataPoint>,
+/// Applies a line about a metric: its unit or its type.
+fn describe(metric: &mut Metric, what: &str, name: &str, value: &str) {
+    match (what, value) {
+        ("UNIT", "seconds") => metric.unit = "s".to_owned(),
+        ("TYPE", _) => {
+            let aggregation_temporality = AggregationTemporality::Cumulative.into();
+            // A counter's name has the suffix that it has in the manual and in every query.
+            let (suffix, data) = match value {
+                "counter" => {
+                    let sum = Sum {
+                        data_points: Vec::new(),
+                        aggregation_temporality,
+                        is_monotonic: true,
+                    };
+                    ("_total", Data::Sum(sum))
+                }
+                "gauge" => ("", Data::Gauge(Gauge::default())),
+                "histogram" => {
+                    let data_points = Vec::new();
+                    ("", Data::Histogram(Histogram { data_points, aggregation_temporality }))
+                }
+                // The program registers no other type.
+                _ => return,
+            };
+            if name.ends_with("_bytes") {
+                metric.unit = "By".to_owned();
+            }
+            metric.name = format!("{name}{suffix}");
+            metric.data = Some(data);
+        }
+        _ => {}
+    }
+}
+
+const fn has_points(data: &Data) -> bool {
+    match data {
+        Data::Sum(sum) => !sum.data_points.is_empty(),
+        Data::Gauge(gauge) => !gauge.data_points.is_empty(),
+        Data::Histogram(histogram) => !histogram.data_points.is_empty(),
+        Data::ExponentialHistogram(_) | Data::Summary(_) => false,
+    }
+}
+
+/// One line of the text: `name{label="value",…} figure`.
+struct Sample<'a> {
+    name: &'a str,
+    labels: Vec<(&'a str, String)>,
+    figure: &'a str,
+}
+
+impl<'a> Sample<'a> {
+    /// Returns the sample. None if the line is none.
+    fn parse(line: &'a str) -> Option<Self> {
+        let (name, mut rest) = line.split_at(line.find(['{', ' '])?);
+        let mut labels = Vec::new();
+        while let Some(label) = rest.strip_prefix(['{', ',']).filter(|it| !it.starts_with('}')) {
+            let (key, text) = label.split_once("=\"")?;
+            let end = closing_quote(text)?;
+            labels.push((key, unescape(&text[..end])));
+            rest = &text[end + 1..];
+        }
+        let figure = rest.trim_start_matches(['{', '}']).trim_start();
+        Some(Self { name, labels, figure: figure.split(' ').next()? })
+    }
+
+    fn value(&self) -> Option<Value> {
+        let whole = self.figure.parse().ok().map(Value::AsInt);
+        whole.or_else(|| self.figure.parse().ok().map(Value::AsDouble))
+    }
+
+    fn attributes(&self) -> Vec<KeyValue> {
+        self.labels.iter().filter(|(key, _)| *key != "le").map(attribute).collect()
+    }
+}
+
+/// Returns where the text of a label ends.
+fn closing_quote(text: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    text.bytes().position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    })
+}
+
+fn unescape(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        plain.push(match character {
+            '\\' => match characters.next() {
+                Some('n') => '\n',
+                Some(other) => other,
+                None => '\\',
+            },
+            other => other,
+        });
+    }
+    plain
+}
+
+fn attribute((key, value): &(&str, String)) -> KeyValue {
+    let value = AnyValue { value: Some(any_value::Value::StringValue(value.clone())) };
+    KeyValue { key: (*key).to_owned(), value: Some(value), ..KeyValue::default() }
 }
 
 impl Times {
-    fn metric(self, family: registered::MetricFamily) -> Option<Metric> {
-        let mut points = Points::default();
-        for metric in family.metrics {
-            let labels: Vec<KeyValue> = metric.labels.into_iter().map(attribute).collect();
-            for value in metric.metric_points.into_iter().filter_map(|point| point.value) {
-                self.add(&mut points, labels.clone(), value);
+    fn add(self, metric: &mut Metric, sample: Sample<'_>) {
+        match &mut metric.data {
+            Some(Data::Sum(sum)) => {
+                let start_time_unix_nano = self.start;
+                let point = NumberDataPoint { start_time_unix_nano, ..self.point(&sample) };
+                sum.data_points.push(point);
             }
-        }
-        let name = match family.unit.as_str() {
-            "" => family.name,
-            unit => format!("{}_{unit}", family.name),
-        };
-        let unit = match family.unit.as_str() {
-            "seconds" => "s",
-            _ if name.ends_with("_bytes") => "By",
-            _ => "",
-        };
-        let unit = unit.to_owned();
-        let description = family.help.trim_end_matches('.').to_owned();
-        let (name, data) = points.data(name)?;
-        Some(Metric { name, description, unit, data: Some(data), ..Metric::default() })
-    }
-
-    fn add(self, points: &mut Points, labels: Vec<KeyValue>, value: metric_point::Value) {
-        match value {
-            metric_point::Value::CounterValue(counter) => {
-                let total = counter.total.map(|total| match total {
-                    Total::IntValue(whole) => whole_number(whole),
-                    Total::DoubleValue(number) => Value::AsDouble(number),
-                });
-                let point = NumberDataPoint {
-                    start_time_unix_nano: self.start,
-                    ..self.point(labels, total)
-                };
-                points.counters.push(point);
+            Some(Data::Gauge(gauge)) => gauge.data_points.push(self.point(&sample)),
+            Some(Data::Histogram(histogram)) => {
+                self.add_to_histogram(&mut histogram.data_points, &metric.name, &sample);
             }
-            metric_point::Value::GaugeValue(gauge) => {
-                let level = gauge.value.map(|level| match level {
-                    gauge_value::Value::IntValue(whole) => Value::AsInt(whole),
-                    gauge_value::Value::DoubleValue(number) => Value::AsDouble(number),
-                });
-                points.gauges.push(self.point(labels, level));
-            }
-            metric_point::Value::HistogramValue(histogram) => {
-                points.histograms.push(self.histogram(labels, histogram));
-            }
-            // The program registers none of these.
-            metric_point::Value::UnknownValue(_)
-            | metric_point::Value::StateSetValue(_)
-            | metric_point::Value::InfoValue(_)
-            | metric_point::Value::SummaryValue(_) => {}
+            Some(Data::ExponentialHistogram(_) | Data::Summary(_)) | None => {}
         }
     }
 
-    fn point(self, attributes: Vec<KeyValue>, value: Option<Value>) -> NumberDataPoint {
-        let time_unix_nano = self.now;
-        NumberDataPoint { attributes, time_unix_nano, value, ..NumberDataPoint::default() }
-    }
-
-    fn histogram(
-        self,
-        attributes: Vec<KeyValue>,
-        histogram: registered::HistogramValue,
-    ) -> HistogramDataPoint {
-        // The registry's last bucket has the largest number as its bound. OTLP's has no bound.
-        let bounds = histogram.buckets.iter().map(|bucket| bucket.upper_bound);
-        let sum = histogram.sum.map(|sum| match sum {
-            histogram_value::Sum::DoubleValue(sum) => sum,
-            histogram_value::Sum::IntValue(sum) => sum as f64,
-        });
-        HistogramDataPoint {
-            attributes,
-            start_time_unix_nano: self.start,
+    fn point(self, sample: &Sample<'_>) -> NumberDataPoint {
+        NumberDataPoint {
+            attributes: sample.attributes(),
             time_unix_nano: self.now,
-            count: histogram.count,
-            sum,
-            explicit_bounds: bounds.filter(|bound| *bound < f64::MAX).collect(),
-            bucket_counts: histogram.buckets.iter().map(|bucket| bucket.count).collect(),
-            ..HistogramDataPoint::default()
+            value: sample.value(),
+            ..NumberDataPoint::default()
         }
     }
-}
 
-impl Points {
-    /// Returns the name and the data of the metric, or `None` without a figure. A counter's name has
-    /// the suffix that it has in the manual and in every query.
-    fn data(self, name: String) -> Option<(String, Data)> {
-        let aggregation_temporality = AggregationTemporality::Cumulative.into();
-        let Self { counters, gauges, histograms } = self;
-        if !counters.is_empty() {
-            let is_monotonic = true;
-            let sum = Sum { data_points: counters, aggregation_temporality, is_monotonic };
-            return Some((format!("{name}_total"), Data::Sum(sum)));
+    /// Adds one figure of a histogram. Sum and count come before the buckets, and the text counts
+    /// all observations up to a bound, where OTLP counts those between two.
+    fn add_to_histogram(
+        self,
+        points: &mut Vec<HistogramDataPoint>,
+        name: &str,
+        sample: &Sample<'_>,
+    ) {
+        match sample.name.strip_prefix(name) {
+            Some("_sum") => points.push(HistogramDataPoint {
+                attributes: sample.attributes(),
+                start_time_unix_nano: self.start,
+                time_unix_nano: self.now,
+                sum: sample.figure.parse().ok(),
+                ..HistogramDataPoint::default()
+            }),
+            Some("_count") => {
+                if let (Some(point), Ok(count)) = (points.last_mut(), sample.figure.parse()) {
+                    point.count = count;
+                }
+            }
+            Some("_bucket") => {
+                let Some(point) = points.last_mut() else { return };
+                let bound = sample.labels.iter().find(|(key, _)| *key == "le");
+                let bound = bound.and_then(|(_, bound)| bound.parse::<f64>().ok());
+                point.explicit_bounds.extend(bound.filter(|bound| bound.is_finite()));
+                let before: u64 = point.bucket_counts.iter().sum();
+                let up_to = sample.figure.parse().unwrap_or(before);
+                point.bucket_counts.push(up_to.saturating_sub(before));
+            }
+            _ => {}
         }
-        if !gauges.is_empty() {
-            return Some((name, Data::Gauge(Gauge { data_points: gauges })));
-        }
-        let histogram = Histogram { data_points: histograms, aggregation_temporality };
-        (!histogram.data_points.is_empty()).then_some((name, Data::Histogram(histogram)))
     }
-}
-
-fn whole_number(value: u64) -> Value {
-    i64::try_from(value).map_or(Value::AsDouble(value as f64), Value::AsInt)
-}
-
-fn attribute(label: registered::Label) -> KeyValue {
-    let value = AnyValue { value: Some(any_value::Value::StringValue(label.value)) };
-    KeyValue { key: label.name, value: Some(value), ..KeyValue::default() }
 }
 
 #[cfg(test)]
@@ -216,7 +274,9 @@ mod tests {
         registry.register("requests", "Requests", requests);
         let [metric] = &read(&registry)[..] else { panic!("one metric") };
         let Some(Data::Sum(sum)) = &metric.data else { panic!("{metric:?}") };
-        assert_eq!(sum.data_points[0].attributes, [label("topic", &topic), label("code", "OK")]);
+        let [point] = &sum.data_points[..] else { panic!("one point") };
+        assert_eq!(point.attributes, [label("topic", &topic), label("code", "OK")]);
+        assert_eq!(point.value, Some(Value::AsInt(1)));
     }
 
     #[test]
@@ -267,11 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_cannot_be_encoded_is_an_error() {
+    fn a_figure_above_the_largest_whole_number_is_rounded() {
         let mut registry = Registry::default();
         let level = GaugeMetric::<u64, std::sync::atomic::AtomicU64>::default();
         level.set(u64::MAX);
         registry.register("level", "Level", level);
-        assert!(metrics(&registry, TIMES).is_err());
+        let [metric] = &read(&registry)[..] else { panic!("one metric") };
+        let Some(Data::Gauge(gauge)) = &metric.data else { panic!("{metric:?}") };
+        assert_eq!(gauge.data_points[0].value, Some(Value::AsDouble(u64::MAX as f64)));
     }
 }
