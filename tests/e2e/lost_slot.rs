@@ -276,7 +276,8 @@ async fn a_slot_that_is_dropped_between_two_steps_of_a_start_is_waited_for() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     let role = format!("{}_relay", world.name());
-    let tables = "app_outbox_dispatch, app_outbox_relay, app_outbox_hold, app_outbox_relay_time";
+    let tables = "app_outbox_definition, app_outbox_dispatch, app_outbox_relay, app_outbox_hold,
+        app_outbox_relay_time";
     world.execute(DROP_AT_A_READ).await;
     world
         .execute(&format!(
