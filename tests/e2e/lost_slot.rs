@@ -170,8 +170,8 @@ async fn a_mistyped_publication_is_answered_with_the_one_that_exists() {
     Workload::of_rows(3).insert(world.client()).await.expect("the rows are inserted");
     for command in ["run", "check"] {
         let done = world.run([command, "--publication", &typed]).await;
-        let similar = format!("does not exist, but {} does", world.name());
-        assert_refused(&done, 3, &[&similar, "the publication of the slot"]);
+        let recorded = format!("the publication is {typed} here, and {} on record", world.name());
+        assert_refused(&done, 3, &[&recorded, "Leave the options out"]);
         assert!(!done.text.contains("slot drop"), "{}", done.text);
     }
     let init = world.run(["init", "--publication", &typed]).await;

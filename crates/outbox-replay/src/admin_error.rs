@@ -100,6 +100,17 @@ pub enum AdminError {
         what: String,
     },
 
+    /// The publication belongs to another outbox.
+    #[error(
+        "publication {publication:?} exists and publishes {table}, so it is another outbox's: name another publication"
+    )]
+    PublicationTaken {
+        /// The publication.
+        publication: String,
+        /// A table that is not among those of the outbox.
+        table: String,
+    },
+
     /// A recovery by time would leave out rows that the record shows.
     #[error(
         "the record of slot {slot:?} is valid in this database: a recovery without a time publishes all rows that are not \
@@ -248,6 +259,7 @@ impl Coded for AdminError {
             Self::TimeNeedless { .. } => Code::RecoveryTimeNeedless,
             Self::OutboxUndefined { .. } => Code::OutboxUndefined,
             Self::OutboxDiffers { .. } => Code::OutboxDiffers,
+            Self::PublicationTaken { .. } => Code::PublicationUnsuitable,
             Self::OperationUnfinished { .. } | Self::Abandoned { .. } => Code::OperationUnfinished,
             Self::SlotHeld { .. } => Code::SlotHeld,
             Self::InRecovery => Code::ServerIsStandby,

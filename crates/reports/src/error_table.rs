@@ -89,6 +89,7 @@ fn of_tables() -> Vec<AdminError> {
         AdminError::TimeNeedless { slot: text() },
         AdminError::OutboxUndefined { slot: text(), others: Vec::new() },
         AdminError::OutboxDiffers { slot: text(), what: text() },
+        AdminError::PublicationTaken { publication: text(), table: text() },
         AdminError::OperationUnfinished { slot: text(), what: text() },
         AdminError::InRecovery,
         AdminError::NoRoom(text()),

@@ -50,10 +50,8 @@ pub(crate) async fn define(
         let tables = read_publication(client, publication).await?.map(|it| it.tables);
         let other = tables.iter().flatten().find(|it| !wanted.tables.contains(&it.name));
         if let Some(other) = other {
-            return differs(format!(
-                "publication {publication} exists and publishes {}",
-                other.name
-            ));
+            let (publication, table) = (publication.clone(), other.name.to_string());
+            return Err(AdminError::PublicationTaken { publication, table });
         }
     }
     if index.is_some() {

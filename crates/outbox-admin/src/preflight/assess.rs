@@ -37,14 +37,21 @@ const SAFE_WAL_BYTES_MIN: i64 = 1 << 30;
 pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     let mut findings = Findings::default();
     server_findings(&mut findings, facts);
+    let start = findings.len();
     definition_findings(&mut findings, request, facts);
+    let is_ours = findings.is_fine_since(start);
     capacity_findings(&mut findings, facts);
-    outbox_findings(&mut findings, request, facts);
-    shard_findings(&mut findings, request, facts);
+    // Otherwise, tables and publication may be another outbox's, and a fix would change them.
+    if is_ours {
+        outbox_findings(&mut findings, request, facts);
+        shard_findings(&mut findings, request, facts);
+    }
     // If the outbox has another number of shards, the objects of this number are missing on
     // purpose.
     if !is_of_another_number(request, facts) {
-        publication_findings(&mut findings, request, facts);
+        if is_ours {
+            publication_findings(&mut findings, request, facts);
+        }
         slot_findings(&mut findings, request, facts);
     }
     relay_table_findings(&mut findings, facts);
