@@ -22,7 +22,7 @@ BEGIN
       tables            jsonb       NOT NULL, -- oid, schema and name of each outbox table
       columns           jsonb       NOT NULL  -- the column of each part of an event
     );
-    -- It has names only, so whoever has the grant may read it.
+    -- A role with a grant may read it, because it holds names only.
     CREATE POLICY reading ON public.app_outbox_definition FOR SELECT USING (true);
   END IF;
 

@@ -446,7 +446,8 @@ BEGIN
              SELECT jsonb_agg(CASE WHEN (t.value ->> 'oid')::oid = outbox
                               THEN jsonb_set(t.value, '{oid}', to_jsonb(parent::regclass::oid::bigint))
                               ELSE t.value END ORDER BY t.number)
-               FROM jsonb_array_elements(d.tables) WITH ORDINALITY AS t(value, number));
+               FROM jsonb_array_elements(d.tables) WITH ORDINALITY AS t(value, number))
+     WHERE d.tables @> jsonb_build_array(jsonb_build_object('oid', outbox::oid::bigint));
     -- The constraint proves that every row is in the range, so nothing is scanned.
     EXECUTE format('ALTER TABLE %s ATTACH PARTITION %I.%I FOR VALUES FROM (MINVALUE) TO (%L)',
                    parent, schema_name, old_name, bound_text);

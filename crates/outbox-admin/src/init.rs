@@ -15,7 +15,7 @@ mod slot_guard;
 use serde::Serialize;
 use tokio_postgres::Client;
 use walrelay_core::ColumnNames;
-use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
+use walrelay_outbox_replay::{AdminError, LostSlot, read_loss, refuse_other_slot};
 use walrelay_outbox_store::{
     Definition, Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, migrations,
 };
@@ -27,7 +27,7 @@ use walrelay_pg_replication::{
 };
 
 pub(crate) use self::definition::define;
-use self::definition::{database, table_exists};
+use self::definition::table_exists;
 use crate::partitions::{PartitionSpan, registration_sql};
 use crate::sharding::read_sharding;
 
@@ -285,9 +285,9 @@ async fn refuse_other_number(client: &Client, outbox: &Outbox) -> Result<(), Adm
 }
 
 async fn refuse_unusable_slot(client: &Client, options: &InitOptions) -> Result<(), AdminError> {
-    let Some(slot) = read_slot(client, &options.outbox.slot).await? else { return Ok(()) };
-    if let Some(problem) = slot.mismatch(&database(client).await?) {
-        return Err(AdminError::SlotUnusable { slot: options.outbox.slot.clone(), problem });
+    refuse_other_slot(client, &options.outbox.slot).await?;
+    if read_slot(client, &options.outbox.slot).await?.is_none() {
+        return Ok(());
     }
     if read_publication(client, &options.outbox.publication).await?.is_none() {
         return Err(AdminError::SlotBeforePublication {

@@ -102,7 +102,7 @@ pub enum AdminError {
 
     /// The publication belongs to another outbox.
     #[error(
-        "publication {publication:?} exists and publishes {table}, so it is another outbox's: name another publication"
+        "publication {publication:?} already publishes {table}, a table of another outbox: name another publication"
     )]
     PublicationTaken {
         /// The publication.

@@ -211,7 +211,7 @@ pub async fn existing_definition(client: &Client, slot: &str) -> Result<Definiti
     let mut found = read_definitions(client).await?;
     if let Some(index) = found.iter().position(|it| it.slot == slot) {
         let recorded = found.swap_remove(index);
-        return match recorded.difference_from(&recorded) {
+        return match recorded.ambiguity() {
             Some(what) => Err(AdminError::OutboxDiffers { slot: recorded.slot, what }),
             None => Ok(recorded),
         };

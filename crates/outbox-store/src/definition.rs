@@ -43,11 +43,19 @@ impl Definition {
         }
     }
 
-    /// Returns what this definition has otherwise than the one on record. None if nothing.
+    /// Describes a table on record that was renamed and whose name another table has. None if each
+    /// table is certain.
+    #[must_use]
+    pub fn ambiguity(&self) -> Option<String> {
+        let name = self.taken_names.first()?;
+        Some(format!("table {name} was renamed, and another table has its name"))
+    }
+
+    /// Describes the first difference from the definition on record. None if there is no difference.
     #[must_use]
     pub fn difference_from(&self, recorded: &Self) -> Option<String> {
-        if let Some(name) = recorded.taken_names.first() {
-            return Some(format!("table {name} was renamed, and another table has its name"));
+        if let Some(ambiguity) = recorded.ambiguity() {
+            return Some(ambiguity);
         }
         let mut named = (self.tables.clone(), recorded.tables.clone());
         named.0.sort();

@@ -94,10 +94,13 @@ impl Config {
         let command = builder.command(cli.command, output);
         // A command that could not be built has reported at least one problem.
         match (builder.problems.is_empty(), command) {
-            (true, Some(command)) => {
-                let ConfigBuilder { record, .. } = builder;
-                Ok(Self { log, schema: builder.schema, shard: builder.shard, command, record })
-            }
+            (true, Some(command)) => Ok(Self {
+                log,
+                schema: builder.schema,
+                shard: builder.shard,
+                command,
+                record: builder.record,
+            }),
             (true, None) => unreachable!("a command that cannot be built names no problem"),
             (false, _) => Err(builder.problems),
         }

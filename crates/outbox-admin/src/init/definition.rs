@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_core::ColumnNames;
-use walrelay_outbox_replay::AdminError;
+use walrelay_outbox_replay::{AdminError, refuse_other_slot};
 use walrelay_outbox_store::{Definition, Outbox, read_definitions};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{read_publication, read_slot};
@@ -37,10 +37,9 @@ pub(crate) async fn define(
             return differs(named.difference_from(&recorded).unwrap_or_default());
         }
     } else {
-        let here = database(client).await?;
         for Outbox { slot, .. } in shards {
-            let state = read_slot(client, slot).await?;
-            if state.is_some_and(|it| it.database.as_ref() == Some(&here)) {
+            refuse_other_slot(client, slot).await?;
+            if read_slot(client, slot).await?.is_some() {
                 let others = found.into_iter().map(|it| it.slot).collect();
                 return Err(AdminError::OutboxUndefined { slot: slot.clone(), others });
             }
@@ -69,10 +68,4 @@ pub(super) async fn table_exists(
     let sql = "SELECT to_regclass($1) IS NOT NULL AS is_present";
     let row = client.query_typed_one(sql, &[(&table.to_string(), Type::TEXT)]).await;
     Ok(row.map_err(AdminError::sql(format!("look for table {table}")))?.get("is_present"))
-}
-
-pub(super) async fn database(client: &Client) -> Result<String, AdminError> {
-    let sql = "SELECT current_database()::text AS name";
-    let row = client.query_typed_one(sql, &[]).await;
-    Ok(row.map_err(AdminError::sql("read the name of the database"))?.get("name"))
 }

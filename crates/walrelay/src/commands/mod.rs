@@ -41,7 +41,7 @@ pub mod upgrade;
 ///
 /// Postgres cannot be reached, or has no definition of the outbox.
 pub async fn read_recorded(command: &Command, place: DefinitionPlace) -> Result<Definition, Error> {
-    // They report a server that does not answer by themselves.
+    // These commands report an unreachable server themselves, in a short time.
     let connect = match matches!(command, Command::Check(_) | Command::Status(_)) {
         true => place.connect.with_patience(ANSWER_TIMEOUT),
         false => place.connect,
