@@ -1,5 +1,5 @@
--- The relay's own tables: rows that were not published at the first attempt, the settled position of
--- each slot, and the keys that are held for a replay.
+-- The relay's own tables: the outbox as `walrelay init` recorded it, rows that were not published
+-- at the first attempt, the settled position of each slot, and the keys that are held for a replay.
 --
 -- A single statement, so it is atomic under psql, `supabase db push` and `walrelay init`. Safe to
 -- run again: an existing table stays unchanged.
@@ -11,6 +11,20 @@ DECLARE
 BEGIN
   -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
+
+  IF to_regclass('public.app_outbox_definition') IS NULL THEN
+    created := array_append(created, 'app_outbox_definition');
+    CREATE TABLE public.app_outbox_definition ( -- one row per outbox and its relays, written by `walrelay init` only
+      slot              text        PRIMARY KEY, -- without the number of a shard
+      system_identifier text,                 -- the server ...
+      database          oid         NOT NULL, -- ... and the database whose table ids these are
+      publication       text        NOT NULL, -- without the number of a shard
+      tables            jsonb       NOT NULL, -- oid, schema and name of each outbox table
+      columns           jsonb       NOT NULL  -- the column of each part of an event
+    );
+    -- A role with a grant may read it, because it holds names only.
+    CREATE POLICY reading ON public.app_outbox_definition FOR SELECT USING (true);
+  END IF;
 
   IF to_regclass('public.app_outbox_dispatch') IS NULL THEN
     created := array_append(created, 'app_outbox_dispatch');

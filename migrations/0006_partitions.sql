@@ -440,6 +440,14 @@ BEGIN
                LEFT JOIN pg_class AS c ON c.oid = to_regclass(t.key)
                LEFT JOIN pg_publication_rel AS l ON l.prpubid = p.oid AND l.prrelid = c.oid))
      WHERE r.publication -> 'tables' ? parent;
+    -- The partitioned table is the outbox now.
+    UPDATE public.app_outbox_definition AS d
+       SET tables = (
+             SELECT jsonb_agg(CASE WHEN (t.value ->> 'oid')::oid = outbox
+                              THEN jsonb_set(t.value, '{oid}', to_jsonb(parent::regclass::oid::bigint))
+                              ELSE t.value END ORDER BY t.number)
+               FROM jsonb_array_elements(d.tables) WITH ORDINALITY AS t(value, number))
+     WHERE d.tables @> jsonb_build_array(jsonb_build_object('oid', outbox::oid::bigint));
     -- The constraint proves that every row is in the range, so nothing is scanned.
     EXECUTE format('ALTER TABLE %s ATTACH PARTITION %I.%I FOR VALUES FROM (MINVALUE) TO (%L)',
                    parent, schema_name, old_name, bound_text);

@@ -50,7 +50,7 @@ pub(crate) fn config(
     let line = ["walrelay".to_owned()].into_iter().chain(arguments.iter().cloned());
     let line = CommandLine::parse(line.map(OsString::from), &environment)
         .unwrap_or_else(|refusal| panic!("{place}: {arguments:?}: {refusal:?}"));
-    Config::new(line, &environment)
+    Config::new(line, &environment, None)
         .unwrap_or_else(|problems| panic!("{place}: {arguments:?}: {problems:?}"))
 }
 

@@ -174,8 +174,7 @@ async fn rows_without_an_id_are_archived_and_rows_that_are_too_large_stay() {
     world.execute(LOOSE_TABLE).await;
     let table =
         ["--outbox-table", "public.loose", "--column-schema-version", "", "--column-headers", ""];
-    let with_table = |arguments: &[&'static str]| [arguments, &table[..]].concat();
-    world.succeed(with_table(&["init"])).await;
+    world.succeed(["init"].into_iter().chain(table)).await;
     world
         .execute(
             "INSERT INTO loose (id, aggregatetype, aggregateid, event_type, payload, version)
@@ -184,21 +183,20 @@ async fn rows_without_an_id_are_archived_and_rows_that_are_too_large_stay() {
                     AS row (id, payload, version)",
         )
         .await;
-    let run = with_table(&["run", "--until-caught-up"]);
-    world.succeed(run.clone()).await;
+    world.catch_up().await;
     let discard = ["dispatch", "discard", "--yes", "--status", "dead", "--reason", "test"];
-    world.succeed([&discard[..], &table[..2]].concat()).await;
+    world.succeed(discard).await;
     let behind =
         "SELECT count(*) FROM loose WHERE occurred_at > now() - interval '1 s' OR age(xmin) <=
                     (SELECT age(settled_xid::xid) FROM app_outbox_relay)";
     wait_until(DEADLINE, "rows that may be deleted", async || {
         world.execute("SELECT pg_logical_emit_message(true, 'foreign', 'x')").await;
-        world.succeed(run.clone()).await;
+        world.catch_up().await;
         (world.number(behind).await == 0).then_some(())
     })
     .await;
     let prune = ["prune", "--yes", "--older-than", "1s", "--archive", archive.path(), "-o", "json"];
-    let told = world.succeed(prune.into_iter().chain(table)).await;
+    let told = world.succeed(prune).await;
     assert!(told.contains("\"archived_rows\": 3"), "{told}");
     assert!(told.contains("archive-failed") && told.contains("large"), "{told}");
     assert_eq!(world.number("SELECT count(*) FROM loose WHERE id = 'large'").await, 1);

@@ -164,6 +164,7 @@ async fn a_role_that_owns_nothing_creates_and_drops_partitions() {
         "app_outbox_relay",
         "app_outbox_hold",
         "app_outbox_replay",
+        "app_outbox_definition",
     ];
     let policy = |table: &str| {
         format!("CREATE POLICY relay ON {table} TO {role} USING (true) WITH CHECK (true);")

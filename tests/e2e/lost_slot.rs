@@ -170,8 +170,8 @@ async fn a_mistyped_publication_is_answered_with_the_one_that_exists() {
     Workload::of_rows(3).insert(world.client()).await.expect("the rows are inserted");
     for command in ["run", "check"] {
         let done = world.run([command, "--publication", &typed]).await;
-        let similar = format!("does not exist, but {} does", world.name());
-        assert_refused(&done, 3, &[&similar, "the publication of the slot"]);
+        let recorded = format!("the publication is {typed} here, and {} on record", world.name());
+        assert_refused(&done, 3, &[&recorded, "Leave the options out"]);
         assert!(!done.text.contains("slot drop"), "{}", done.text);
     }
     let init = world.run(["init", "--publication", &typed]).await;
@@ -276,7 +276,8 @@ async fn a_slot_that_is_dropped_between_two_steps_of_a_start_is_waited_for() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     let role = format!("{}_relay", world.name());
-    let tables = "app_outbox_dispatch, app_outbox_relay, app_outbox_hold, app_outbox_relay_time";
+    let tables = "app_outbox_definition, app_outbox_dispatch, app_outbox_relay, app_outbox_hold,
+        app_outbox_relay_time";
     world.execute(DROP_AT_A_READ).await;
     world
         .execute(&format!(

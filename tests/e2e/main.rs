@@ -10,6 +10,7 @@ mod check;
 mod columns;
 mod consuming;
 mod dedupe;
+mod definition;
 mod dispatch;
 mod failing_keys;
 mod first_start;

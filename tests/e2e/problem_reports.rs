@@ -31,7 +31,8 @@ async fn wait_headline(world: &InboxDatabase, words: &str) -> Value {
 async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywhere() {
     let Some(world) = InboxDatabase::create().await else { return };
     let role = format!("{}_relay", world.name());
-    let tables = "app_outbox_dispatch, app_outbox_relay, app_outbox_hold, app_outbox_relay_time";
+    let tables = "app_outbox_definition, app_outbox_dispatch, app_outbox_relay, app_outbox_hold,
+        app_outbox_relay_time";
     world
         .execute(&format!(
             "CREATE ROLE {role} LOGIN REPLICATION; GRANT USAGE ON SCHEMA public TO {role};
@@ -82,7 +83,8 @@ async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywh
 async fn a_dropped_policy_and_a_revoked_grant_on_the_record_are_both_waited_for() {
     let Some(world) = InboxDatabase::create().await else { return };
     let role = format!("{}_relay", world.name());
-    let tables = "app_outbox_dispatch, app_outbox_relay, app_outbox_hold, app_outbox_relay_time";
+    let tables = "app_outbox_definition, app_outbox_dispatch, app_outbox_relay, app_outbox_hold,
+        app_outbox_relay_time";
     let policy = format!(
         "CREATE POLICY walrelay ON app_outbox_relay TO {role} USING (true) WITH CHECK (true)"
     );

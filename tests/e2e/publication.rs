@@ -80,9 +80,8 @@ async fn a_table_taken_out_and_put_back_under_traffic_stops_the_relay_before_the
 async fn one_of_two_tables_taken_out_stops_the_relay_before_the_change() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
-    alter(&world, "ADD TABLE second_outbox").await;
-    let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
-    let relay = world.start_relay(tables).await;
+    world.succeed(["init", "--outbox-table", "public.app_outbox,public.second_outbox"]).await;
+    let relay = world.start_relay([]).await;
     let producer = Producer::start(world.url(), Duration::from_millis(1));
     world.pubsub.wait_stored(DEADLINE, 100).await;
     let confirmed = world.wal_end().await;
@@ -155,13 +154,12 @@ async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
     let Some(world) = InboxDatabase::create().await else { return };
     let one_table = format!("{}_one", world.name());
     world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
-    alter(&world, "ADD TABLE second_outbox").await;
+    world.succeed(["init", "--outbox-table", "public.app_outbox,public.second_outbox"]).await;
     let create = format!("CREATE PUBLICATION {one_table} FOR TABLE app_outbox");
     world.execute(&format!("{create} WITH (publish = 'insert')")).await;
     // The first row of the transaction is dead and recorded. The second row is in flight.
     world.pubsub.fault("black-hole");
-    let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
-    let mut relay = world.start_relay(tables).await;
+    let mut relay = world.start_relay([]).await;
     // Postgres looks a publication up as it was at the slot's position. That must be past its
     // creation before the rows come.
     world.wait_confirmed(DEADLINE).await;
@@ -180,6 +178,9 @@ async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
     world.pubsub.heal();
 
     // With the other publication, the second row gets the index of the first row.
+    let other =
+        "UPDATE app_outbox_definition SET tables = jsonb_build_array(tables -> 0), publication";
+    world.execute(&format!("{other} = '{one_table}'")).await;
     let catch_up = world.command(["run", "--until-caught-up"]);
     let done = catch_up.env("WALRELAY_PUBLICATION", &one_table).finish(DEADLINE).await;
     assert_eq!(done.code, Some(0), "{}", done.text);
@@ -305,12 +306,11 @@ async fn ignored_after_the_table_has_left((create, insert): (&str, &str)) {
 async fn rows_that_were_inserted_before_an_outbox_table_was_renamed_are_published() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.execute("CREATE TABLE old_name (LIKE app_outbox INCLUDING ALL)").await;
-    alter(&world, "ADD TABLE old_name").await;
+    world.succeed(["init", "--outbox-table", "public.app_outbox,public.old_name"]).await;
     let old = Workload { table: "old_name".into(), ..Workload::of_rows(3) };
     old.insert(world.client()).await.expect("rows");
     world.execute("ALTER TABLE old_name RENAME TO second_outbox").await;
-    let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
-    let relay = world.start_relay(tables).await;
+    let relay = world.start_relay([]).await;
     world.pubsub.wait_stored(DEADLINE, 3).await;
     drop(relay);
 }

@@ -146,35 +146,43 @@ async fn a_relay_that_waits_behind_the_gap_continues_after_slot_recover() {
 }
 
 #[tokio::test]
-async fn a_table_added_without_rows_is_no_gap() {
+async fn a_table_added_without_rows_is_no_gap_and_one_with_rows_is_refused() {
     let Some(world) = published_world().await else { return };
     world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
-    alter(&world, "ADD TABLE second_outbox").await;
+    insert_into(&world, "second_outbox").await;
+    let add = ["init", "--outbox-table", "public.app_outbox,public.second_outbox"];
+    let refused = world.run(add).await;
+    assert!(refused.text.contains("has rows that slot"), "{}", refused.text);
+    world.execute("DELETE FROM second_outbox").await;
+    world.succeed(add).await;
     insert(&world, 100).await;
-    let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
-    let run = ["run", "--until-caught-up"].into_iter().chain(tables);
-    world.succeed(run).await;
-    world.check(&world.committed().await).assert_exactly_once();
+    insert_into(&world, "second_outbox").await;
+    world.catch_up().await;
+    world.pubsub.wait_stored(DEADLINE, 11).await;
+    assert_none_lost(&world).await;
 }
 
-/// Checks that a relay with fewer tables than the recovery neither finishes nor forgets it.
-async fn assert_recovery_needs_both(world: &InboxDatabase, command: &[&str]) {
-    let refused = world.run(command.iter().copied()).await;
-    assert_eq!(refused.code, Some(3), "{}", refused.text);
-    assert!(refused.text.contains("outbox-table-left-out"), "{}", refused.text);
-    let begun = "SELECT count(*) FROM app_outbox_relay WHERE operation ->> 'kind' = 'recovery'";
-    assert_eq!(world.number(begun).await, 1);
-}
+/// The options that name the renamed table and the one that has its name.
+const BOTH: [&str; 4] =
+    ["--outbox-table", "public.old_outbox", "--outbox-table", "public.app_outbox"];
 
-#[tokio::test]
-async fn a_recovery_by_time_leaves_out_no_table_on_record() {
-    let Some(world) = published_world().await else { return };
-    replace_table(&world).await;
-    insert_into(&world, "old_outbox").await;
-    insert(&world, 200).await;
-    let refused = world.run(["slot", "recover", "--from-time", "1h", "--yes"]).await;
-    assert_eq!(refused.code, Some(3), "{}", refused.text);
-    assert!(refused.text.contains("outbox-table-left-out"), "{}", refused.text);
+/// Checks that no command continues while two tables may be the one on record, and puts both on record.
+async fn assert_needs_both(world: &InboxDatabase) {
+    let commands: [&[&str]; 5] = [
+        &["run", "--until-caught-up"],
+        &["init"],
+        &["slot", "recover", "--yes"],
+        &["slot", "recover", "--from-time", "1h", "--dry-run"],
+        &["slot", "drop", "--yes"],
+    ];
+    for command in commands {
+        let refused = world.run(command.iter().copied()).await;
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.text);
+        assert!(refused.text.contains("outbox-differs"), "{command:?}: {}", refused.text);
+    }
+    // The tables are on record, although the slot is lost.
+    let lost = world.run([&["init"][..], &BOTH].concat()).await;
+    assert_eq!(lost.code, Some(5), "{}", lost.text);
 }
 
 #[tokio::test]
@@ -188,29 +196,28 @@ async fn a_table_that_is_replaced_during_a_recovery_by_time_is_not_left_out() {
     world.execute(copied).await;
     world.succeed(["slot", "recover", "--from-time", "1h", "--yes"]).await;
     replace_table(&world).await;
-    assert_recovery_needs_both(&world, &["run", "--until-caught-up"]).await;
-    let repeated = world.run(["slot", "recover", "--yes", "--from-time", "2h"]).await;
-    assert!(repeated.text.contains("outbox-table-left-out"), "{}", repeated.text);
+    let refused = world.run(["run", "--until-caught-up"]).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    let begun = "SELECT count(*) FROM app_outbox_relay WHERE operation ->> 'kind' = 'recovery'";
+    assert_eq!(world.number(begun).await, 1);
 }
 
 #[tokio::test]
 async fn a_copy_of_the_database_and_a_record_without_a_slot_lose_no_table() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
-    alter(&world, "ADD TABLE second_outbox").await;
-    let both = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
-    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    world.succeed(["init", "--outbox-table", "public.app_outbox,public.second_outbox"]).await;
+    world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     insert_into(&world, "second_outbox").await;
     let dropped = world.run(["slot", "drop", "--yes"]).await;
-    assert!(dropped.text.contains("outbox-table-left-out"), "{}", dropped.text);
+    assert!(dropped.text.contains("1 row"), "{}", dropped.text);
     let copied = "UPDATE app_outbox_relay SET system_identifier = '1', origin = '{}',
-        publication = jsonb_set(publication, '{system}', '\"1\"')";
+        publication = jsonb_set(publication, '{system}', '\"1\"');
+        UPDATE app_outbox_definition SET system_identifier = '1'";
     world.execute(copied).await;
-    let refused = world.run(["slot", "recover", "--from-time", "1h", "--yes"]).await;
-    assert!(refused.text.contains("outbox-table-left-out"), "{}", refused.text);
-    world.succeed([&["slot", "recover", "--from-time", "1h", "--yes"][..], &both].concat()).await;
-    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    world.succeed(["slot", "recover", "--from-time", "1h", "--yes"]).await;
+    world.catch_up().await;
     world.pubsub.wait_stored(DEADLINE, 1).await;
 }
 
@@ -220,21 +227,12 @@ async fn rows_of_a_renamed_table_are_not_left_out_by_slot_recover() {
     insert(&world, 100).await;
     replace_table(&world).await;
     insert(&world, 200).await;
-    assert_lost(&world).await;
-    for option in [&[][..], &["--dry-run"]] {
-        let refused = world.run([&["slot", "recover", "--yes"], option].concat()).await;
-        assert_eq!(refused.code, Some(3), "{}", refused.text);
-        for part in ["outbox-table-left-out", "was renamed to public.old_outbox", "--outbox-table"]
-        {
-            assert!(refused.text.contains(part), "{part}: {}", refused.text);
-        }
-    }
-    let both = ["--outbox-table", "public.old_outbox", "--outbox-table", "public.app_outbox"];
-    let dropped = world.run(["slot", "drop", "--yes"]).await;
-    assert!(dropped.text.contains("outbox-table-left-out"), "{}", dropped.text);
-    world.succeed([&["slot", "recover", "--yes"][..], &both].concat()).await;
-    assert_recovery_needs_both(&world, &["run"]).await;
-    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    assert_needs_both(&world).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
+    let fewer = world.run(["run", "--outbox-table", "public.app_outbox"]).await;
+    assert_eq!(fewer.code, Some(3), "{}", fewer.text);
+    assert!(fewer.text.contains("outbox-differs"), "{}", fewer.text);
+    world.catch_up().await;
     assert_none_lost(&world).await;
     let stored = world.pubsub.stored();
     let old = world.client().query("SELECT id::text FROM old_outbox", &[]).await.expect("rows");
@@ -243,25 +241,28 @@ async fn rows_of_a_renamed_table_are_not_left_out_by_slot_recover() {
         let id: String = row.get(0);
         assert!(stored.iter().any(|message| message.event_id == id), "{id} is not published");
     }
-    alter(&world, "DROP TABLE old_outbox").await;
+}
+
+#[tokio::test]
+async fn a_renamed_table_changes_nothing_for_the_next_start() {
+    let Some(world) = published_world().await else { return };
+    world.execute("ALTER TABLE app_outbox RENAME TO events").await;
+    insert_into(&world, "events").await;
     world.catch_up().await;
+    world.pubsub.wait_stored(DEADLINE, 6).await;
+    assert!(world.succeed(["status"]).await.contains("events"));
 }
 
 #[tokio::test]
 async fn a_recovery_of_several_tables_does_not_forget_one() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
-    alter(&world, "ADD TABLE second_outbox").await;
-    let both = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
-    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    world.succeed(["init", "--outbox-table", "public.app_outbox,public.second_outbox"]).await;
+    world.catch_up().await;
     world.execute(&format!("DROP PUBLICATION {}", world.name())).await;
-    let refused = world.run(["slot", "recover", "--yes"]).await;
-    assert_eq!(refused.code, Some(3), "{}", refused.text);
-    assert!(refused.text.contains("table public.second_outbox is on record"), "{}", refused.text);
     insert_into(&world, "second_outbox").await;
-    world.succeed([&["slot", "recover", "--yes"][..], &both].concat()).await;
-    assert_recovery_needs_both(&world, &["run", "--until-caught-up"]).await;
-    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
+    world.catch_up().await;
     world.pubsub.wait_stored(DEADLINE, 1).await;
 }
 
@@ -275,6 +276,7 @@ async fn a_copy_of_the_database_does_not_take_the_slot_of_the_original() {
     let slot = original.name();
     // As in a copy within the cluster, the record names the slot of the original.
     copy.execute(&format!("UPDATE app_outbox_relay SET slot = '{slot}'")).await;
+    copy.execute(&format!("UPDATE app_outbox_definition SET slot = '{slot}'")).await;
     for command in [
         &["status"][..],
         &["check"],

@@ -66,7 +66,8 @@ async fn a_missing_publication_or_slot_is_named() {
 #[tokio::test]
 async fn a_missing_column_is_named_with_its_table_and_option() {
     let Some(world) = InboxDatabase::create().await else { return };
-    let done = world.relay(["--column-event-type", "kind"]).finish(DEADLINE).await;
+    world.succeed(["init", "--column-event-type", "kind"]).await;
+    let done = world.relay([]).finish(DEADLINE).await;
     assert_refused(&done, 3, &["app_outbox", "kind", "event type", "--column-event-type"]);
 }
 
@@ -88,8 +89,8 @@ async fn a_column_renamed_at_run_time_stops_the_relay_until_it_is_fixed() {
     let told = relay.lines().join("\n");
     assert!(told.contains("payload") && told.contains("--column-payload"), "{told}");
 
-    let done =
-        world.relay(["--until-caught-up", "--column-payload", "body"]).finish(DEADLINE).await;
+    world.succeed(["init", "--column-payload", "body"]).await;
+    let done = world.relay(["--until-caught-up"]).finish(DEADLINE).await;
     assert_eq!(done.code, Some(0), "{}", done.text);
     world.execute("ALTER TABLE app_outbox RENAME COLUMN body TO payload").await;
     let verdict = world.check(&world.committed().await);
@@ -216,7 +217,7 @@ async fn a_denied_prune_names_the_missing_permissions() {
     world
         .execute(&format!(
             "CREATE ROLE {role} LOGIN;
-             GRANT SELECT ON app_outbox, app_outbox_relay, app_outbox_dispatch TO {role};
+             GRANT SELECT ON app_outbox, app_outbox_definition, app_outbox_relay, app_outbox_dispatch TO {role};
              CREATE POLICY weak ON app_outbox TO {role} USING (true);
              CREATE POLICY weak ON app_outbox_relay TO {role} USING (true);
              CREATE POLICY weak ON app_outbox_dispatch TO {role} USING (true);"
@@ -237,6 +238,7 @@ async fn commands_refuse_dispatch_state_hidden_by_row_level_security() {
         .execute(&format!(
             "CREATE ROLE {role} LOGIN;
              GRANT SELECT, DELETE ON app_outbox, app_outbox_relay, app_outbox_dispatch TO {role};
+             GRANT SELECT ON app_outbox_definition TO {role};
              CREATE POLICY blind ON app_outbox_relay TO {role} USING (true);"
         ))
         .await;

@@ -319,7 +319,7 @@ async fn obstacles_are_named_and_nothing_is_changed() {
         assert_eq!(done.code, Some(code), "{arguments:?}: {}", done.text);
         assert!(done.text.contains(told), "{arguments:?}: {}", done.text);
     };
-    refused(&["reshard", "--yes", "--shards", "2"], 2, "nothing is set up").await;
+    refused(&["reshard", "--yes", "--shards", "2"], 3, "walrelay init").await;
     world.succeed(["init"]).await;
     world.catch_up().await;
     for (arguments, told) in [

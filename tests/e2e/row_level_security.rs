@@ -140,14 +140,6 @@ async fn every_outbox_table_counts_partitioned_ones_too() {
     role.grant(&relay_grants(), "walrelay").await;
     role.grant("GRANT SELECT, DELETE ON app_outbox, parted TO walrelay", "walrelay").await;
     role.show("app_outbox").await;
-    let both = ["--outbox-table", "app_outbox", "--outbox-table", "parted"];
-    for command in [
-        &["prune", "--yes", "--older-than", "30d", "--dry-run"][..],
-        &["replay", "start", "--yes", "--source", "table", "--to-topic", "again"],
-    ] {
-        let all: Vec<&str> = command.iter().chain(&both).copied().collect();
-        role.assert_refused_as_hidden(&all, &["hides the rows of public.parted from role"]).await;
-    }
     // The role can read the rows but not delete them. "0 row(s) deleted" would suggest that no row
     // is old.
     role.succeed(&["prune", "--yes", "--older-than", "30d", "--dry-run"]).await;
@@ -156,6 +148,14 @@ async fn every_outbox_table_counts_partitioned_ones_too() {
         &["public.app_outbox (for DELETE)", "FOR DELETE TO"],
     )
     .await;
+    world.succeed(["init", "--outbox-table", "app_outbox,parted"]).await;
+    for command in [
+        &["prune", "--yes", "--older-than", "30d", "--dry-run"][..],
+        &["replay", "start", "--yes", "--source", "table", "--to-topic", "again"],
+    ] {
+        role.assert_refused_as_hidden(command, &["hides the rows of public.parted from role"])
+            .await;
+    }
     role.drop().await;
 }
 

@@ -204,12 +204,12 @@ async fn a_table_of_the_user_in_public_stays_there() {
              VALUES ('video', 'v-1', 'made', 1, '{}')",
         )
         .await;
-    world.succeed(["run", "--until-caught-up"].into_iter().chain(table)).await;
+    world.catch_up().await;
     assert_eq!(world.pubsub.stored().len(), 1);
     let own = "SELECT count(*) FROM pg_class WHERE relnamespace = '\"My-Events\"'::regnamespace
                   AND relname = 'app_outbox'";
     assert_eq!(world.number(own).await, 0);
     let dry = ["prune", "--older-than", "1s", "--dry-run"];
-    let told = world.succeed(dry.into_iter().chain(table)).await;
+    let told = world.succeed(dry).await;
     assert!(told.contains("row(s) of public.app_outbox"), "{told}");
 }

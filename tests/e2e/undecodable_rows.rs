@@ -101,18 +101,15 @@ async fn rows_that_are_given_up_are_named_again_after_a_kill_at_any_step() {
         world.execute(&format!("BEGIN; {good} {bad} COMMIT")).await;
         let stopped = world.run(["run"]).await;
         let position = word_behind(&stopped.text, "the server cannot send the row at ");
-        let advance = [
-            &["slot", "advance", "--yes", "--skip-events", "--to-lsn", position][..],
-            &["--discard-rows", "2", "--outbox-table", "public.app_outbox"],
-        ]
-        .concat();
+        let lost = ["--discard-rows", "2"];
+        let advance =
+            [&["slot", "advance", "--yes", "--skip-events", "--to-lsn", position][..], &lost]
+                .concat();
         let dying = world.command(advance.iter().copied()).env("WALRELAY_FAILPOINT", step);
         let died = dying.finish(DEADLINE).await;
         assert_eq!(died.code, None, "{step}: {}", died.text);
-        let command = format!(
-            "walrelay replay start --source table --in-place --outbox-table public.app_outbox --event-id {}",
-            id_of(2)
-        );
+        let command =
+            format!("walrelay replay start --source table --in-place --event-id {}", id_of(2));
         assert!(died.text.contains(&command), "{step}: before the slot moves: {}", died.text);
 
         let told = world.succeed(advance.iter().copied()).await;

@@ -200,6 +200,9 @@ async fn a_slot_that_the_upgrade_carried_over_is_adopted() {
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     as_if_upgraded(&world).await;
     assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
+    let define = "INSERT INTO app_outbox_definition SELECT 'not_carried_over', system_identifier,
+                    database, publication, tables, columns FROM app_outbox_definition";
+    world.execute(define).await;
     let another =
         world.command(["upgrade", "finish", "--yes"]).env("WALRELAY_SLOT", "not_carried_over");
     let missing = another.finish(DEADLINE).await;

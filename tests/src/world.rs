@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use tokio_postgres::types::PgLsn;
-use walrelay_outbox_admin::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
+use walrelay_outbox_admin::{InitOptions, InitPlan};
 use walrelay_outbox_store::{Outbox, Shard, migrate, migrations};
 use walrelay_pg_client::QualifiedName;
-use walrelay_pg_replication::Failover;
 use walrelay_testkit::checker::{self, Committed, Verdict};
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 use walrelay_testkit::relay::{Finished, Relay, RelayCommand};
@@ -19,20 +18,12 @@ pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Returns the options of `walrelay init`. Slot and publication have the name of the database.
 fn init_options(name: &str) -> InitOptions {
-    InitOptions {
-        outbox: Outbox {
-            slot: name.to_owned(),
-            publication: name.to_owned(),
-            tables: tables(),
-            shard: Shard::WHOLE,
-        },
-        shard_key: None,
-        failover: Failover::No,
-        on_lost: LostSlotPolicy::Refuse,
-        earlier_rows: EarlierRows::Refuse,
-        making: SlotCreation::Slot,
-        partition_by: None,
-    }
+    InitOptions::new(Outbox {
+        slot: name.to_owned(),
+        publication: name.to_owned(),
+        tables: tables(),
+        shard: Shard::WHOLE,
+    })
 }
 
 fn tables() -> Vec<QualifiedName> {
@@ -190,13 +181,20 @@ impl InboxDatabase {
     /// Runs the relay until every committed row of the outbox is recorded as settled. The horizon is
     /// recorded once the WAL has moved past it.
     pub async fn settle(&self) {
+        self.settle_rows_of("app_outbox").await;
+    }
+
+    /// As [`settle`](Self::settle), for the rows of another outbox table.
+    pub async fn settle_rows_of(&self, table: &str) {
         self.catch_up().await;
-        let behind = "SELECT count(*) FROM app_outbox WHERE age(xmin) <=
-                        (SELECT age(settled_xid::xid) FROM app_outbox_relay)";
+        let behind = format!(
+            "SELECT count(*) FROM {table} WHERE age(xmin) <=
+                        (SELECT age(settled_xid::xid) FROM app_outbox_relay)"
+        );
         wait_until(DEADLINE, "the horizon to pass the rows", async || {
             self.execute("SELECT pg_logical_emit_message(true, 'foreign', 'x')").await;
             self.catch_up().await;
-            (self.number(behind).await == 0).then_some(())
+            (self.number(&behind).await == 0).then_some(())
         })
         .await;
     }

@@ -47,7 +47,7 @@ use crate::options::values::{
     archive_location, duration, listen, may_hold_secret, shard_count, word,
 };
 use crate::options::{
-    ColumnOptions, DatabaseOptions, DemoOptions, EmulatorOptions, GeneralOptions, InitOptions,
+    DatabaseOptions, DefinitionOptions, DemoOptions, EmulatorOptions, GeneralOptions, InitOptions,
     MessageOptions, OWN_OPTIONS, OutputOptions, PruneArchiveOption, PubSubOptions, RelayOptions,
     RetentionOptions, RunOptions, WalBudgetOption,
 };
@@ -385,8 +385,6 @@ pub(crate) struct ServiceOptions {
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
-    pub columns: ColumnOptions,
-    #[command(flatten)]
     pub messages: MessageOptions,
     #[command(flatten)]
     pub pubsub: PubSubOptions,
@@ -426,7 +424,7 @@ pub(crate) struct InitArgs {
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
-    pub columns: ColumnOptions,
+    pub definition: DefinitionOptions,
     #[command(flatten)]
     pub messages: MessageOptions,
     #[command(flatten)]
@@ -445,6 +443,8 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
+    pub definition: DefinitionOptions,
+    #[command(flatten)]
     pub options: ServiceOptions,
 }
 
@@ -453,6 +453,8 @@ pub(crate) struct CheckArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub own: RunOptions,
+    #[command(flatten)]
+    pub definition: DefinitionOptions,
     #[command(flatten)]
     pub options: ServiceOptions,
 }
@@ -508,6 +510,4 @@ pub(crate) struct PruneArgs {
     pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
-    #[command(flatten)]
-    pub columns: ColumnOptions,
 }

@@ -18,6 +18,7 @@ mod build;
 mod builder;
 mod command;
 mod commands;
+mod definition_place;
 mod environment;
 mod file;
 mod layers;
@@ -46,6 +47,7 @@ pub use commands::replay_orders::{
     AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder,
 };
 pub use commands::snapshots::{SnapshotConfig, SnapshotStart};
+pub use definition_place::DefinitionPlace;
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};
 pub use layers::{CommandLine, EffectiveValue, Refusal, ask_for_json};

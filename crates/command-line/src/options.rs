@@ -101,14 +101,6 @@ pub(crate) struct DatabaseOptions {
     /// Slot and publication are then those of that shard: walrelay_0_of_4.
     #[arg(long, value_name = "I/N", value_parser = text_form::<Shard>)]
     pub shard: Option<Shard>,
-    /// Publication the slot is read through
-    #[arg(long, value_name = "NAME", default_value = "walrelay", value_parser = identifier)]
-    pub publication: String,
-    /// Outbox table, `schema.table`; may be given several times [default: `app_outbox` in the schema of --schema]
-    ///
-    /// Quote parts as Postgres does.
-    #[arg(long, value_name = "TABLE", value_delimiter = ',', value_parser = text_form::<QualifiedName>)]
-    pub outbox_table: Vec<QualifiedName>,
 }
 
 /// The names to start from.
@@ -121,16 +113,27 @@ pub(crate) enum Preset {
 const PRESETS: &[(&str, Preset)] =
     &[("walrelay", Preset::Walrelay), ("debezium", Preset::Debezium)];
 
-/// The names of the outbox columns. A column that is not set has the name of the preset.
+/// The definition of the outbox. `init` records it, and every other command reads the record. A value
+/// that is not given is that of the record, or the standard one.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Columns of the outbox")]
-pub(crate) struct ColumnOptions {
-    /// Names to start from: `walrelay`, or `debezium` (type, timestamp; no version, headers)
-    #[arg(long, value_name = "PRESET", default_value = "walrelay", value_parser = word(PRESETS))]
-    pub preset: Preset,
-    /// Column of the event id, the consumer's dedupe key
-    #[arg(long, value_name = "COLUMN", default_value = "id", value_parser = column)]
-    pub column_id: ColumnAliases,
+#[command(next_help_heading = "Outbox")]
+pub(crate) struct DefinitionOptions {
+    /// Publication the slot is read through [default: the one on record, or `walrelay`]
+    #[arg(long, value_name = "NAME", value_parser = identifier)]
+    pub publication: Option<String>,
+    /// Outbox table, `schema.table`; may be given several times [default: those on record, or `app_outbox` in the schema
+    /// of --schema]
+    ///
+    /// Quote parts as Postgres does.
+    #[arg(long, value_name = "TABLE", value_delimiter = ',', value_parser = text_form::<QualifiedName>)]
+    pub outbox_table: Vec<QualifiedName>,
+    /// Names of the columns to start from: `walrelay`, or `debezium` (type, timestamp; no version, headers) [default: those
+    /// on record, or `walrelay`]
+    #[arg(long, value_name = "PRESET", value_parser = word(PRESETS))]
+    pub preset: Option<Preset>,
+    /// Column of the event id, the consumer's dedupe key [default: `id`]
+    #[arg(long, value_name = "COLUMN", value_parser = column)]
+    pub column_id: Option<ColumnAliases>,
     /// Column of the aggregate type, which routes to a topic; empty when the table has none [default: `aggregatetype`]
     #[arg(long, value_name = "COLUMN", value_parser = optional_column)]
     pub column_aggregate_type: Option<OptionalColumn>,
@@ -146,9 +149,9 @@ pub(crate) struct ColumnOptions {
     /// Column of the payload's schema version; empty when the table has none [default: `schema_version`]
     #[arg(long, value_name = "COLUMN", value_parser = optional_column)]
     pub column_schema_version: Option<OptionalColumn>,
-    /// Column of the payload, published verbatim
-    #[arg(long, value_name = "COLUMN", default_value = "payload", value_parser = column)]
-    pub column_payload: ColumnAliases,
+    /// Column of the payload, published verbatim [default: `payload`]
+    #[arg(long, value_name = "COLUMN", value_parser = column)]
+    pub column_payload: Option<ColumnAliases>,
     /// Column of extra attributes, a JSON object: strings as they are, other values as JSON text; empty when the table
     /// has none [default: `headers`]
     #[arg(long, value_name = "COLUMN", value_parser = optional_column)]
@@ -301,8 +304,6 @@ pub(crate) struct StreamOptions {
 pub(crate) struct PublishingOptions {
     #[command(flatten)]
     pub database: DatabaseOptions,
-    #[command(flatten)]
-    pub columns: ColumnOptions,
     #[command(flatten)]
     pub messages: MessageOptions,
     #[command(flatten)]

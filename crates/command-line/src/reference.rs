@@ -194,16 +194,7 @@ fn is_late(heading: &str) -> Option<usize> {
 /// Returns the headings of the page.
 #[must_use]
 pub fn headings() -> [&'static str; 8] {
-    [
-        "General",
-        "Postgres",
-        "Columns of the outbox",
-        "Messages",
-        "Pub/Sub",
-        "Relay",
-        "Consumer",
-        SINGLE,
-    ]
+    ["General", "Postgres", "Outbox", "Messages", "Pub/Sub", "Relay", "Consumer", SINGLE]
 }
 
 const START: &str = "<!-- options: ";

@@ -167,8 +167,10 @@ codes! {
     PublicationSkipped "publication-skipped": POSTGRES, POSTGRES, POSTGRES;
     /// A recovery by time would leave out rows that the record shows.
     RecoveryTimeNeedless "recovery-time-needless": USAGE, USAGE, USAGE;
-    /// A recovery would leave out an outbox table that is on record.
-    OutboxTableLeftOut "outbox-table-left-out": POSTGRES, POSTGRES, POSTGRES;
+    /// No outbox is on record for the slot in this schema.
+    OutboxUndefined "outbox-undefined": POSTGRES, POSTGRES, POSTGRES;
+    /// The tables, columns or publication of a command are not those on record.
+    OutboxDiffers "outbox-differs": POSTGRES, POSTGRES, POSTGRES;
     /// The publication or its tables were changed while the relay was running.
     PublicationChanged "publication-changed": POSTGRES, POSTGRES, POSTGRES;
     /// The name is not a valid slot name.
@@ -439,7 +441,8 @@ impl Code {
     #[must_use]
     pub fn gravest(codes: impl Iterator<Item = Self>) -> Option<Self> {
         codes.min_by_key(|code| match (code, code.action(ErrorContext::FirstStart)) {
-            (Self::ServerIsStandby, _) => 0,
+            // All other findings follow from these, or are about another outbox.
+            (Self::ServerIsStandby | Self::OutboxUndefined | Self::OutboxDiffers, _) => 0,
             (_, Action::Stop(Exit::SlotLost)) => 1,
             (_, Action::Stop(_)) => 2,
             (_, Action::StandBy | Action::Reconnect | Action::Wait) => 3,

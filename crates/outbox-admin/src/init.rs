@@ -8,13 +8,17 @@
 //! create such a slot.
 
 mod children_guard;
+mod definition;
 mod rows_guard;
+mod slot_guard;
 
 use serde::Serialize;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
-use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
-use walrelay_outbox_store::{Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
+use walrelay_core::ColumnNames;
+use walrelay_outbox_replay::{AdminError, LostSlot, read_loss, refuse_other_slot};
+use walrelay_outbox_store::{
+    Definition, Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, migrations,
+};
 use walrelay_pg_client::{
     QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema, sql,
 };
@@ -22,6 +26,8 @@ use walrelay_pg_replication::{
     Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
 };
 
+pub(crate) use self::definition::define;
+use self::definition::table_exists;
 use crate::partitions::{PartitionSpan, registration_sql};
 use crate::sharding::read_sharding;
 
@@ -30,6 +36,8 @@ use crate::sharding::read_sharding;
 pub struct InitOptions {
     /// The slot, the publication and its tables.
     pub outbox: Outbox,
+    /// The names of the outbox columns.
+    pub columns: ColumnNames,
     /// The key that distributes rows among shards, if the outbox is one of several shards.
     pub shard_key: Option<ShardKey>,
     /// Whether the slot is synchronised to standbys.
@@ -42,6 +50,23 @@ pub struct InitOptions {
     pub making: SlotCreation,
     /// The span of a partition, if missing tables are created as partitioned tables.
     pub partition_by: Option<PartitionSpan>,
+}
+
+impl InitOptions {
+    /// Returns the options that refuse everything an operator has to decide.
+    #[must_use]
+    pub fn new(outbox: Outbox) -> Self {
+        Self {
+            outbox,
+            columns: ColumnNames::default(),
+            shard_key: None,
+            failover: Failover::No,
+            on_lost: LostSlotPolicy::Refuse,
+            earlier_rows: EarlierRows::Refuse,
+            making: SlotCreation::Slot,
+            partition_by: None,
+        }
+    }
 }
 
 /// How to handle rows that are in the outbox before its first slot. The slot does not stream them.
@@ -123,18 +148,23 @@ impl InitPlan {
             title: format!("table {table}: without inheritance children"),
             sql: children_guard::sql(table),
         }));
+        let definition = Definition::of(&options.outbox, &options.columns);
+        steps.push(InitStep {
+            title: format!("definition of the outbox of slot {}", definition.slot),
+            sql: definition.record_sql(),
+        });
         steps.push(InitStep {
             title: format!("publication {}", options.outbox.publication),
-            sql: publication_sql(options, &older_slot_guard(&options.outbox)),
+            sql: publication_sql(options, &slot_guard::not_older(&options.outbox)),
         });
         // Without the slot, the plan replaces none: the operation that creates it may be on record.
         if options.on_lost == LostSlotPolicy::Refuse && options.making == SlotCreation::Slot {
             let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
-            steps.push(InitStep { title, sql: guard_sql(options) });
+            steps.push(InitStep { title, sql: slot_guard::not_lost(&options.outbox.slot) });
         }
         if options.failover == Failover::Yes {
             let title = format!("slot {}: a failover slot, if it is there", options.outbox.slot);
-            steps.push(InitStep { title, sql: failover_guard_sql(options) });
+            steps.push(InitStep { title, sql: slot_guard::of_failover(&options.outbox.slot) });
         }
         if options.making == SlotCreation::Slot {
             let slot = &options.outbox.slot;
@@ -255,13 +285,9 @@ async fn refuse_other_number(client: &Client, outbox: &Outbox) -> Result<(), Adm
 }
 
 async fn refuse_unusable_slot(client: &Client, options: &InitOptions) -> Result<(), AdminError> {
-    let Some(slot) = read_slot(client, &options.outbox.slot).await? else { return Ok(()) };
-    let row = client
-        .query_typed_one("SELECT current_database()::text AS name", &[])
-        .await
-        .map_err(AdminError::sql("read the name of the database"))?;
-    if let Some(problem) = slot.mismatch(row.get("name")) {
-        return Err(AdminError::SlotUnusable { slot: options.outbox.slot.clone(), problem });
+    refuse_other_slot(client, &options.outbox.slot).await?;
+    if read_slot(client, &options.outbox.slot).await?.is_none() {
+        return Ok(());
     }
     if read_publication(client, &options.outbox.publication).await?.is_none() {
         return Err(AdminError::SlotBeforePublication {
@@ -291,14 +317,8 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Admi
         parts.push(Part { name: format!("schema {SCHEMA}"), is_present: row.get("is_present") });
     }
     for table in migrations(&options.outbox.tables).into_iter().flat_map(|m| m.tables) {
-        let row = client
-            .query_typed_one(
-                "SELECT to_regclass($1) IS NOT NULL AS is_present",
-                &[(&table.to_string(), Type::TEXT)],
-            )
-            .await
-            .map_err(AdminError::sql(format!("look for table {table}")))?;
-        parts.push(Part { name: format!("table {table}"), is_present: row.get("is_present") });
+        let is_present = table_exists(client, &table).await?;
+        parts.push(Part { name: format!("table {table}"), is_present });
     }
     let publication = read_publication(client, &options.outbox.publication).await?;
     let name = &options.outbox.publication;
@@ -330,10 +350,15 @@ fn publication_sql(options: &InitOptions, before_creation: &str) -> String {
         Some(key) => filtered(options, key),
         None => plain(options),
     };
+    let is_guarded = options.earlier_rows == EarlierRows::Refuse && !before_creation.is_empty();
     let additions: String = tables
         .iter()
         .zip(add)
         .map(|(table, statement)| {
+            let rows_guard = match is_guarded {
+                true => rows_guard::of_added(table, &options.outbox.slot),
+                false => String::new(),
+            };
             // spliced: names of the publication and its tables.
             format!(
                 "
@@ -346,6 +371,7 @@ fn publication_sql(options: &InitOptions, before_creation: &str) -> String {
                     JOIN pg_catalog.pg_class c ON c.relnamespace = n.pnnspid
                    WHERE n.pnpubid = p.oid AND c.oid = {relation}::regclass)))
   THEN
+    {rows_guard}
     {statement};
   END IF;",
                 relation = quote_literal(&table.to_string()),
@@ -369,31 +395,10 @@ $walrelay$;",
     )
 }
 
-/// Refuses to create a publication that is younger than its slot.
-fn older_slot_guard(Outbox { slot, publication, .. }: &Outbox) -> String {
-    let (slot, publication) = (quote_literal(slot), quote_literal(publication));
-    // spliced: names of the slot and the publication.
-    format!(
-        "IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
-      RAISE EXCEPTION 'slot % is older than publication %, which does not exist', {slot}, {publication}
-        USING HINT = 'The slot would fail on every change in between: name its publication, or a new slot.';
-    END IF;"
-    )
-}
-
 /// Returns SQL that creates the publication of an outbox without shards, or adds missing tables,
 /// for a slot that is created next.
 pub(crate) fn restoring_sql(outbox: &Outbox) -> String {
-    let options = InitOptions {
-        outbox: outbox.clone(),
-        shard_key: None,
-        failover: Failover::No,
-        on_lost: LostSlotPolicy::Refuse,
-        earlier_rows: EarlierRows::Refuse,
-        making: SlotCreation::AllButSlot,
-        partition_by: None,
-    };
-    publication_sql(&options, "")
+    publication_sql(&InitOptions::new(outbox.clone()), "")
 }
 
 /// A null would make the whole statement null, and the server's error would not explain it.
@@ -448,48 +453,6 @@ fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<Strin
     let alter = quote_literal(&format!("ALTER PUBLICATION {name} ADD TABLE "));
     let add = entries.iter().map(|it| format!("EXECUTE {alter} || {it}")).collect();
     (filters, create, add)
-}
-
-/// Refuses to create the slot if it is recorded and does not exist. Such a slot is lost, and a new
-/// slot would hide the loss.
-fn guard_sql(options: &InitOptions) -> String {
-    let slot = quote_literal(&options.outbox.slot);
-    // spliced: the name of the slot, in a script that takes no parameters.
-    format!(
-        "DO $walrelay$
-BEGIN
-  IF EXISTS (SELECT FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot})
-     AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
-    RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = (
-      SELECT CASE operation ->> 'kind'
-               WHEN 'upgrade' THEN 'Recover the slot after the upgrade: the rows written meanwhile are then published.'
-               ELSE 'Recover the slot: a new slot would hide which rows are not published.'
-             END
-        FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot});
-  END IF;
-END
-$walrelay$;"
-    )
-}
-
-/// Refuses an existing slot that is not a failover slot, because SQL cannot convert it. The column
-/// is read by name, because servers before 17 lack it.
-fn failover_guard_sql(options: &InitOptions) -> String {
-    let slot = quote_literal(&options.outbox.slot);
-    let identifier = quote_literal(&quote_identifier(&options.outbox.slot));
-    // spliced: the name of the slot, in a script that takes no parameters.
-    format!(
-        "DO $walrelay$
-BEGIN
-  IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
-              WHERE s.slot_name = {slot} AND (to_jsonb(s) ->> 'failover')::bool IS NOT TRUE) THEN
-    RAISE EXCEPTION 'slot % exists and is not a failover slot', {slot}
-      USING HINT = 'Stop the relay and run, on a replication connection: '
-                   'ALTER_REPLICATION_SLOT ' || {identifier} || ' (FAILOVER true)';
-  END IF;
-END
-$walrelay$;"
-    )
 }
 
 fn slot_sql(options: &InitOptions) -> String {

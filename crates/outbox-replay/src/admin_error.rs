@@ -2,7 +2,7 @@
 
 use walrelay_errors::{Code, Coded};
 use walrelay_outbox_store::{Shard, StoreError};
-use walrelay_pg_client::{ServerErrorKind, SqlError};
+use walrelay_pg_client::{ServerErrorKind, SqlError, schema};
 use walrelay_pg_replication::SlotError;
 
 /// A command of an operator failed, or was refused before it changed anything.
@@ -78,16 +78,37 @@ pub enum AdminError {
         slot: String,
     },
 
-    /// An outbox table on record is not among the tables of a recovery.
+    /// No outbox is on record for the slot.
     #[error(
-        "outbox table {name} is on record{}, and the recovery would leave out its rows",
-        if name == now_named { String::new() } else { format!(", was renamed to {now_named}") }
+        "no outbox is on record for slot {slot:?} in schema {}{}",
+        schema(),
+        if others.is_empty() { String::new() } else { format!("; there are {}", others.join(", ")) }
     )]
-    TableLeftOut {
-        /// The name on record.
-        name: String,
-        /// The name that it has now.
-        now_named: String,
+    OutboxUndefined {
+        /// The slot, without the number of a shard.
+        slot: String,
+        /// The slots that have one.
+        others: Vec<String>,
+    },
+
+    /// The tables, columns or publication are not those on record.
+    #[error("the outbox of slot {slot:?} differs from its record: {what}")]
+    OutboxDiffers {
+        /// The slot, without the number of a shard.
+        slot: String,
+        /// The difference.
+        what: String,
+    },
+
+    /// The publication belongs to another outbox.
+    #[error(
+        "publication {publication:?} already publishes {table}, a table of another outbox: name another publication"
+    )]
+    PublicationTaken {
+        /// The publication.
+        publication: String,
+        /// A table that is not among those of the outbox.
+        table: String,
     },
 
     /// A recovery by time would leave out rows that the record shows.
@@ -236,7 +257,9 @@ impl Coded for AdminError {
             Self::UpgradePrepared { .. } => Code::UpgradePrepared,
             Self::OtherDatabase { .. } => Code::PositionsOfAnotherDatabase,
             Self::TimeNeedless { .. } => Code::RecoveryTimeNeedless,
-            Self::TableLeftOut { .. } => Code::OutboxTableLeftOut,
+            Self::OutboxUndefined { .. } => Code::OutboxUndefined,
+            Self::OutboxDiffers { .. } => Code::OutboxDiffers,
+            Self::PublicationTaken { .. } => Code::PublicationUnsuitable,
             Self::OperationUnfinished { .. } | Self::Abandoned { .. } => Code::OperationUnfinished,
             Self::SlotHeld { .. } => Code::SlotHeld,
             Self::InRecovery => Code::ServerIsStandby,

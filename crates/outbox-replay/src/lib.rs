@@ -26,8 +26,9 @@ mod unfinished_replay;
 
 pub use admin_error::{AdminError, describe_shards};
 pub use lost_slot::{
-    LostSlot, SettledRecord, existing_slot, loss, read_loss, read_loss_with_wal, read_settled,
-    refuse_left_out_table, refuse_lost, refuse_other_slot, rows_at_risk,
+    LostSlot, SettledRecord, existing_definition, existing_slot, loss, read_loss,
+    read_loss_with_wal, read_settled, refuse_lost, refuse_other_outbox, refuse_other_slot,
+    rows_at_risk,
 };
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,

@@ -4,7 +4,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use walrelay_errors::{Chain, Code, Coded as _};
 use walrelay_outbox_store::{
-    LeftOutTable, Outbox, read_left_out_table, read_publication_gap, read_relay_row, read_wal_end,
+    Definition, Outbox, read_definitions, read_publication_gap, read_relay_row, read_wal_end,
 };
 use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotError, SlotState, read_slot};
@@ -202,18 +202,33 @@ pub async fn refuse_other_slot(client: &Client, slot: &str) -> Result<(), AdminE
     }
 }
 
-/// Refuses tables that lack an outbox table on record, see [`read_left_out_table`].
+/// Returns the definition of the outbox with this slot, given without the number of a shard.
 ///
 /// # Errors
 ///
-/// A table on record is left out, the server refused a statement, or the connection ended.
-pub async fn refuse_left_out_table(
-    client: &Client,
-    slot: &str,
-    tables: &[QualifiedName],
-) -> Result<(), AdminError> {
-    match read_left_out_table(client, slot, tables).await? {
-        Some(LeftOutTable { name, now_named }) => Err(AdminError::TableLeftOut { name, now_named }),
+/// There is none, another table has taken a name of it, the server refused a statement, or the connection ended.
+pub async fn existing_definition(client: &Client, slot: &str) -> Result<Definition, AdminError> {
+    let mut found = read_definitions(client).await?;
+    if let Some(index) = found.iter().position(|it| it.slot == slot) {
+        let recorded = found.swap_remove(index);
+        return match recorded.ambiguity() {
+            Some(what) => Err(AdminError::OutboxDiffers { slot: recorded.slot, what }),
+            None => Ok(recorded),
+        };
+    }
+    let others = found.into_iter().map(|it| it.slot).collect();
+    Err(AdminError::OutboxUndefined { slot: slot.to_owned(), others })
+}
+
+/// Refuses an outbox whose tables or publication are not those on record.
+///
+/// # Errors
+///
+/// The outbox differs or has no definition, the server refused a statement, or the connection ended.
+pub async fn refuse_other_outbox(client: &Client, outbox: &Outbox) -> Result<(), AdminError> {
+    let recorded = existing_definition(client, outbox.base_slot()).await?;
+    match Definition::of(outbox, &recorded.columns).difference_from(&recorded) {
+        Some(what) => Err(AdminError::OutboxDiffers { slot: recorded.slot, what }),
         None => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! The tables of the outbox: dispatch state, the relay's own row, shards and migrations.
 
 mod anchor;
+mod definition;
 mod dispatch;
 mod migrations;
 mod outbox;
@@ -19,6 +20,7 @@ pub use anchor::{
     copy_slot, find_anchor, read_anchor, read_anchor_states, read_anchors,
     read_recorded_system_identifier, read_slot_capacity,
 };
+pub use definition::{Definition, read_definition, read_definitions};
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Head,
@@ -26,11 +28,12 @@ pub use dispatch::{
     OperatorFailure, PageStart, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow,
     ReplayedRows, RetrySelection, RetryingReasons, StateFilter,
 };
-pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
+pub use migrations::{
+    DEFINITION_TABLE, Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables,
+};
 pub use outbox::{Outbox, read_table_ids};
 pub use publication_watch::{
-    LeftOutTable, PublicationCheck, PublicationWatch, describe_children, read_left_out_table,
-    read_noted_publication, read_publication_gap,
+    PublicationCheck, PublicationWatch, describe_children, read_publication_gap,
 };
 pub use relay_condition::{Condition, Reason, ReasonKind, StoredCondition};
 pub use relay_row::{

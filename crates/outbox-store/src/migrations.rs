@@ -19,7 +19,11 @@ const SNAPSHOT: &str = include_str!("../../../migrations/0005_snapshot.sql");
 const PARTITIONS: &str = include_str!("../../../migrations/0006_partitions.sql");
 
 /// The tables the relay keeps for itself, in the order they are created.
-pub const RELAY_TABLES: [&str; 3] = ["app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
+pub const RELAY_TABLES: [&str; 4] =
+    [DEFINITION_TABLE, "app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
+
+/// The table of definitions. Only `walrelay init` writes it.
+pub const DEFINITION_TABLE: &str = "app_outbox_definition";
 
 /// The additional tables of a replay. A relay works without them.
 pub const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbox_replay"];

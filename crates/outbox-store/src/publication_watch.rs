@@ -7,12 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use pgoutput_parser::Lsn;
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
 use walrelay_errors::Code;
 
-use crate::anchor::read_recorded_system_identifier;
 use crate::relay_condition::{Reason, ReasonKind};
 use crate::store_error::StoreError;
 use walrelay_pg_client::{QualifiedName, SqlText, own_rows_sql, quote_identifier, sql};
@@ -43,15 +42,6 @@ struct TableIdentity {
     table: String,
     /// A text that differs once an object was recreated or changed, even if it was changed back.
     identity: String,
-}
-
-/// An outbox table on record that a command does not read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOutTable {
-    /// The name on record, quoted.
-    pub name: String,
-    /// The name that it has now, quoted.
-    pub now_named: String,
 }
 
 /// A publication and its tables, as of the first check. Clones share that check, so a second
@@ -282,54 +272,6 @@ pub async fn read_publication_gap(
         }
     }
     Ok(None)
-}
-
-/// Returns the first outbox table on record that is not among `tables`. A recovery that reads
-/// `tables` would leave its rows out. Before a recovery begins, a table that was renamed since counts
-/// only if it has rows that are not settled. In a copy of the database, names are compared.
-///
-/// # Errors
-///
-/// The server refused a statement, or the connection ended.
-pub async fn read_left_out_table(
-    client: &Client,
-    slot: &str,
-    tables: &[QualifiedName],
-) -> Result<Option<LeftOutTable>, StoreError> {
-    // The object ids on record are valid on the recorded server, in the recorded database.
-    let system = read_recorded_system_identifier(client, slot).await?;
-    let tables: Vec<String> = tables.iter().map(ToString::to_string).collect();
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&slot, Type::TEXT), (&tables, Type::TEXT_ARRAY), (&system, Type::TEXT)];
-    let left_out = client
-        .query_typed(sql!("publication_watch.sql", "left_out_tables"), &parameters)
-        .await
-        .map_err(StoreError::sql("look for outbox tables on record"))?;
-    for row in &left_out {
-        let table = LeftOutTable { name: row.get("name"), now_named: row.get("now_named") };
-        // A recovery may be by time, and then no transaction id shows its rows.
-        let counts = table.name == table.now_named || row.get("is_recovering");
-        if counts || may_lack_rows(client, (&table.now_named, row)).await? {
-            return Ok(Some(table));
-        }
-    }
-    Ok(None)
-}
-
-/// Returns the name of the recorded publication. None if nothing is on record.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
-pub async fn read_noted_publication(
-    client: &Client,
-    slot: &str,
-) -> Result<Option<String>, StoreError> {
-    let row = client
-        .query_typed_opt(sql!("publication_watch.sql", "noted_name"), &[(&slot, Type::TEXT)])
-        .await
-        .map_err(StoreError::sql("read the recorded publication"))?;
-    Ok(row.and_then(|row| row.get("name")))
 }
 
 /// Returns whether the table may have rows that are not settled.

@@ -68,24 +68,3 @@ SELECT noted.publication, noted.name, noted.settled_xid::text AS settled_xid,
   LEFT JOIN pg_catalog.pg_publication_rel AS rel ON rel.prpubid = p.oid AND rel.prrelid = c.oid
  WHERE noted.identity <> format('%s %s %s %s %s', p.oid, p.xmin, c.oid, rel.oid, rel.xmin)
  ORDER BY noted.name
-
--- name: left_out_tables
-SELECT noted.name, format('%I.%I', n.nspname, c.relname) AS now_named, noted.settled_xid, noted.is_recovering,
-       coalesce(has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid), false) AS is_readable
-  FROM (SELECT t.key AS name, r.settled_xid::text AS settled_xid,
-               coalesce(r.operation ->> 'kind' = 'recovery', false) AS is_recovering,
-               CASE WHEN r.publication ->> 'system' = $3 AND r.publication ->> 'database' = d.oid::text
-                    THEN nullif(split_part(t.value, ' ', 3), '')::oid
-                    ELSE to_regclass(t.key) END AS oid
-          FROM public.app_outbox_relay AS r
-         CROSS JOIN LATERAL jsonb_each_text(r.publication -> 'tables') AS t
-          JOIN pg_catalog.pg_database AS d ON d.datname = current_database()
-         WHERE r.slot = $1) AS noted
-  JOIN pg_catalog.pg_class AS c ON c.oid = noted.oid
-  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
- WHERE c.relkind IN ('r', 'p')
-   AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS wanted WHERE to_regclass(wanted) = c.oid)
- ORDER BY 1
-
--- name: noted_name
-SELECT publication ->> 'name' AS name FROM public.app_outbox_relay WHERE slot = $1

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use walrelay::{commands, telemetry};
 use walrelay_command_line::config::{
-    CommandLine, Config, Environment, LogConfig, LogFormat, Refusal, ask_for_json,
+    Command, CommandLine, Config, Environment, LogConfig, LogFormat, Refusal, ask_for_json,
 };
 use walrelay_errors::Exit;
+use walrelay_outbox_store::Definition;
 use walrelay_pg_client::set_schema;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};
 use walrelay_reports::error::Error;
@@ -28,12 +29,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the configuration. Help ends the process here, and also a usage error without JSON output.
-fn configuration(environment: &Environment) -> Result<Config, Error> {
+/// Reads the configuration, with the definition of the outbox on record once it is known. Help ends the
+/// process here, and also a usage error without JSON output.
+fn configuration(environment: &Environment, recorded: Option<Definition>) -> Result<Config, Error> {
     let arguments: Vec<_> = std::env::args_os().collect();
     let has_json_output = ask_for_json(&arguments, environment);
     let read = match CommandLine::parse(arguments, environment) {
-        Ok(line) => Config::new(line, environment).map_err(Error::Config),
+        Ok(line) => Config::new(line, environment, recorded).map_err(Error::Config),
         Err(Refusal::Clap(error)) if has_json_output && error.use_stderr() => {
             Err(Error::usage(&error.to_string()))
         }
@@ -47,10 +49,20 @@ fn configuration(environment: &Environment) -> Result<Config, Error> {
     read
 }
 
+/// Returns the command with the outbox on record.
+async fn with_recorded_outbox(config: Config, environment: &Environment) -> Result<Command, Error> {
+    let Some(place) = config.record else { return Ok(config.command) };
+    match commands::read_recorded(&config.command, place).await {
+        Ok(recorded) => Ok(configuration(environment, Some(recorded))?.command),
+        Err(_) if config.command.works_without_record() => Ok(config.command),
+        Err(error) => Err(error),
+    }
+}
+
 fn execute() -> Result<(), Error> {
     let environment = Environment::new(std::env::vars_os());
-    let config = configuration(&environment)?;
-    set_schema(config.schema).expect("no schema was set before");
+    let config = configuration(&environment, None)?;
+    set_schema(config.schema.clone()).expect("no schema was set before");
     telemetry::start(&config.log);
     telemetry::set_shard(config.shard);
     walrelay_pubsub::install_crypto_provider();
@@ -65,8 +77,12 @@ fn execute() -> Result<(), Error> {
         let shutdown = Shutdown::new();
         let second_signal =
             shutdown.on_signals(told).map_err(|error| io("listen for signals", error))?;
+        let execution = async {
+            let command = with_recorded_outbox(config, &environment).await?;
+            commands::execute(command, &shutdown).await
+        };
         tokio::select! {
-            done = commands::execute(config.command, &shutdown) => done,
+            done = execution => done,
             // The message names the next step.
             () = second_signal => Err(Error::stopped(
                 "stopped by a second signal; what was not confirmed is read again at the next start",

@@ -6,9 +6,7 @@ use clap::Args;
 
 use super::ARGUMENTS;
 use crate::options::values::{NamedDatabase, duration, named_database, time};
-use crate::options::{
-    ColumnOptions, DatabaseOptions, EndpointOptions, OutputOptions, ProjectOption,
-};
+use crate::options::{DatabaseOptions, EndpointOptions, OutputOptions, ProjectOption};
 
 /// Where inboxes are.
 #[derive(Debug, Args)]
@@ -49,8 +47,6 @@ pub(crate) struct AuditArgs {
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
-    pub columns: ColumnOptions,
-    #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]
     pub endpoint: EndpointOptions,
@@ -69,6 +65,4 @@ pub(crate) struct TraceArgs {
     pub output: OutputOptions,
     #[command(flatten)]
     pub database: DatabaseOptions,
-    #[command(flatten)]
-    pub columns: ColumnOptions,
 }

@@ -5,9 +5,10 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 use walrelay_core::Template;
+use walrelay_pg_client::QualifiedName;
 
 use super::{ARGUMENTS, ChangeArgs};
-use crate::options::values::{anchor_name, count, lsn, replay_id, template, time, word};
+use crate::options::values::{anchor_name, count, lsn, replay_id, template, text_form, time, word};
 use crate::options::{DatabaseOptions, OutputOptions, PublishingOptions};
 
 /// `walrelay replay start`.
@@ -101,6 +102,9 @@ pub(crate) struct ReplayStartArgs {
     /// and its live rows follow them.
     #[arg(long, conflicts_with_all = ["to_topic", "to_lsn", "to_time", "rate"])]
     pub in_place: bool,
+    /// Read this table instead of those on record, such as a loaded archive. Only with --source table.
+    #[arg(long, value_name = "TABLE", value_parser = text_form::<QualifiedName>)]
+    pub table: Option<QualifiedName>,
     /// Columns that give the order within an aggregate, with commas; without it version, time and id. Only with
     /// --source table.
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]

@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 
 use super::{ARGUMENTS, ChangeArgs};
+use crate::options::DatabaseOptions;
 use crate::options::values::{anchor_name, count, lsn, time, transaction};
-use crate::options::{ColumnOptions, DatabaseOptions};
 
 /// `walrelay slot`.
 #[derive(Debug, Args)]
@@ -78,8 +78,6 @@ pub(crate) struct SlotAdvanceArgs {
     pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
-    #[command(flatten)]
-    pub columns: ColumnOptions,
 }
 
 /// `walrelay slot reset`.
@@ -109,8 +107,6 @@ pub(crate) struct SlotResetArgs {
     pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
-    #[command(flatten)]
-    pub columns: ColumnOptions,
 }
 
 /// `walrelay slot recover`.
@@ -125,6 +121,4 @@ pub(crate) struct SlotRecoverArgs {
     pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
-    #[command(flatten)]
-    pub columns: ColumnOptions,
 }

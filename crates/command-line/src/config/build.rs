@@ -2,13 +2,13 @@
 
 use std::num::NonZeroU32;
 
-use walrelay_core::RouterConfig;
+use walrelay_core::{ColumnNames, RouterConfig};
 use walrelay_outbox_admin::archive::{Archive, ArchiveLocation, StoreEnvironment};
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::maintenance::Maintenance;
 use walrelay_outbox_admin::protocols::ExistingRows;
-use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation};
-use walrelay_outbox_store::Shard;
+use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy};
+use walrelay_outbox_store::{Definition, Shard};
 use walrelay_pg_client::Schema;
 use walrelay_pg_replication::Failover;
 use walrelay_relay::settings::Until;
@@ -19,9 +19,10 @@ use super::command::{
     InitConfig, LogConfig, PruneConfig, ReshardConfig, RunConfig, StatusConfig, TailConfig,
     UpgradeAction, UpgradeConfig,
 };
+use super::definition_place::DefinitionPlace;
 use super::environment::Environment;
 use super::layers::CommandLine;
-use super::messages::{ResourceKind, column_names, project};
+use super::messages::{ResourceKind, project};
 use super::problem::Problem;
 use super::pubsub::topic_settings;
 use crate::cli::{self, CommandArgs, ConfirmArgs, UpgradeActionArgs};
@@ -39,20 +40,43 @@ pub struct Config {
     pub shard: Shard,
     /// The command to run.
     pub command: Command,
+    /// Where the definition of its outbox is on record. None for a command without an outbox.
+    pub record: Option<DefinitionPlace>,
 }
 
 impl Config {
-    /// Checks the values of a command line that depend on each other.
+    /// Checks the values of a command line that depend on each other. The outbox is the one on record.
+    /// Before the record is read, and for `init`, it is the standard one.
     ///
     /// # Errors
     ///
     /// Returns all problems at once.
-    pub fn new(line: CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
+    pub fn new(
+        line: CommandLine,
+        environment: &Environment,
+        recorded: Option<Definition>,
+    ) -> Result<Self, Vec<Problem>> {
         let file = line.file().map(str::to_owned);
         let CommandLine { cli, selection, origins, problems, has_json_output, schema } = line;
         let shard = Shard::WHOLE;
-        let mut builder =
-            ConfigBuilder { environment, file, selection, origins, problems, schema, shard };
+        let definition = recorded.unwrap_or_else(|| Definition {
+            slot: String::new(),
+            publication: "walrelay".to_owned(),
+            tables: vec![schema.table("app_outbox")],
+            columns: ColumnNames::default(),
+            taken_names: Vec::new(),
+        });
+        let mut builder = ConfigBuilder {
+            environment,
+            file,
+            selection,
+            origins,
+            problems,
+            schema,
+            shard,
+            definition,
+            record: None,
+        };
         let general = cli.general;
         let level = match (general.verbose, general.quiet) {
             (true, _) => "debug",
@@ -70,9 +94,13 @@ impl Config {
         let command = builder.command(cli.command, output);
         // A command that could not be built has reported at least one problem.
         match (builder.problems.is_empty(), command) {
-            (true, Some(command)) => {
-                Ok(Self { log, schema: builder.schema, shard: builder.shard, command })
-            }
+            (true, Some(command)) => Ok(Self {
+                log,
+                schema: builder.schema,
+                shard: builder.shard,
+                command,
+                record: builder.record,
+            }),
             (true, None) => unreachable!("a command that cannot be built names no problem"),
             (false, _) => Err(builder.problems),
         }
@@ -129,6 +157,7 @@ impl ConfigBuilder<'_> {
     fn check(&mut self, args: &cli::CheckArgs) -> Option<CheckConfig> {
         let otlp = self.otlp();
         let inboxes = self.inbox_places(&args.places);
+        self.define(&args.definition);
         let run = self.run(&args.options, Until::Stopped, OnSlotLost::Stop)?;
         let archive = self.archive(args.archive.prune_archive.as_ref());
         let maintenance = maintenance(&args.retention, archive);
@@ -142,6 +171,7 @@ impl ConfigBuilder<'_> {
             false => Until::Stopped,
         };
         let otlp = self.otlp();
+        self.define(&args.definition);
         let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
         run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
         let archive = self.archive(args.own.archive.prune_archive.as_ref());
@@ -203,7 +233,8 @@ impl ConfigBuilder<'_> {
     fn init(&mut self, args: cli::InitArgs) -> Option<InitConfig> {
         let prints_only = args.own.sql.sql;
         let shards = args.own.shards;
-        let router = self.router(&args.messages, &args.columns);
+        self.define(&args.definition);
+        let router = self.router(&args.messages);
         let create_topics = create_topics(args.own.create_topics);
         let topic_settings = topic_settings(&args.own.topics);
         if create_topics != CreateTopics::No && !prints_only {
@@ -221,12 +252,15 @@ impl ConfigBuilder<'_> {
             true => None,
             false => Some(self.connect(&args.database.connection)?),
         };
+        if let Some(connect) = &connect {
+            self.note_record_of(connect, &args.database);
+        }
         let shard_key = shard_key(&router);
         if args.dry_run && !args.accept_loss {
             self.wrong("dry-run", "true", INIT_DRY_RUN);
         }
         let of_shard = |shard| InitOptions {
-            outbox: shard,
+            columns: router.columns.clone(),
             shard_key: shard_key.clone(),
             failover: if args.own.failover { Failover::Yes } else { Failover::No },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
@@ -234,8 +268,8 @@ impl ConfigBuilder<'_> {
                 true => EarlierRows::Leave,
                 false => EarlierRows::Refuse,
             },
-            making: SlotCreation::Slot,
             partition_by: args.own.partition_by,
+            ..InitOptions::new(shard)
         };
         Some(InitConfig {
             connect,
@@ -277,7 +311,7 @@ impl ConfigBuilder<'_> {
     }
 
     fn prune(&mut self, args: &cli::PruneArgs) -> Option<PruneConfig> {
-        let columns = column_names(&args.columns);
+        let columns = self.definition.columns.clone();
         self.require_time(&columns, "needed: a row's age is read from it");
         let database = self.database(&args.database)?;
         Some(PruneConfig {

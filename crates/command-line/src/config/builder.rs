@@ -1,9 +1,10 @@
 //! Builds the configuration from the options, and collects its problems.
 
 use walrelay_errors::Code;
-use walrelay_outbox_store::Shard;
+use walrelay_outbox_store::{Definition, Shard};
 use walrelay_pg_client::Schema;
 
+use super::definition_place::DefinitionPlace;
 use super::environment::Environment;
 use super::problem::{Origins, Problem};
 use crate::options::values::looks_secret;
@@ -24,6 +25,10 @@ pub(super) struct ConfigBuilder<'a> {
     pub(super) schema: Schema,
     /// The shard that the command is about.
     pub(super) shard: Shard,
+    /// The definition of the outbox: the one on record, or the standard one, with the values given.
+    pub(super) definition: Definition,
+    /// Where the record of the definition is. None for a command without an outbox.
+    pub(super) record: Option<DefinitionPlace>,
     /// The problems found so far.
     pub(super) problems: Vec<Problem>,
 }

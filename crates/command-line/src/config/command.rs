@@ -65,6 +65,13 @@ pub enum Command {
 }
 
 impl Command {
+    /// Returns whether the command also works without the definition of its outbox: it makes the
+    /// definition, or reports what keeps it from being read.
+    #[must_use]
+    pub const fn works_without_record(&self) -> bool {
+        matches!(self, Self::Init(_) | Self::Check(_) | Self::Run(_) | Self::Status(_))
+    }
+
     /// Returns whether the command runs until a signal ends it, with nothing left to finish.
     #[must_use]
     pub const fn is_ended_by_a_signal(&self) -> bool {

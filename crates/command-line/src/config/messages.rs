@@ -1,21 +1,16 @@
 //! Options for messages: the column names, and how a row becomes a message.
 
 use walrelay_core::{
-    AttributeStyle, ColumnAliases, ColumnNames, EditedMessages, RouterConfig, SystemIdentifierMode,
-    Template,
+    AttributeStyle, ColumnNames, EditedMessages, RouterConfig, SystemIdentifierMode, Template,
 };
 
 use super::builder::ConfigBuilder;
-use crate::options::values::{OptionalColumn, topic_name};
-use crate::options::{AttributeNames, ColumnOptions, MessageOptions, Preset, ProjectOption};
+use crate::options::values::topic_name;
+use crate::options::{AttributeNames, MessageOptions, ProjectOption};
 
 impl ConfigBuilder<'_> {
-    pub(super) fn router(
-        &mut self,
-        options: &MessageOptions,
-        columns: &ColumnOptions,
-    ) -> RouterConfig {
-        let columns = column_names(columns);
+    pub(super) fn router(&mut self, options: &MessageOptions) -> RouterConfig {
+        let columns = self.definition.columns.clone();
         self.require_columns("topic-template", &options.topic_template, &columns);
         self.require_columns("ordering-key", &options.ordering_key, &columns);
         let source = options.cloudevents_source.clone().unwrap_or_default();
@@ -124,27 +119,4 @@ impl ResourceKind {
 /// Returns the project, or an empty text.
 pub(super) fn project(option: &ProjectOption) -> String {
     option.project.clone().unwrap_or_default()
-}
-
-/// Returns the column names. A column that is not set has its name from the preset.
-pub(super) fn column_names(options: &ColumnOptions) -> ColumnNames {
-    let is_debezium = options.preset == Preset::Debezium;
-    let name = |given: &Option<OptionalColumn>, walrelay: &str, debezium: &str| match given {
-        Some(given) => given.0.clone(),
-        None => {
-            let preset = if is_debezium { debezium } else { walrelay };
-            (!preset.is_empty()).then(|| ColumnAliases::parse(preset))
-        }
-    };
-    ColumnNames {
-        id: options.column_id.clone(),
-        payload: options.column_payload.clone(),
-        aggregate_type: name(&options.column_aggregate_type, "aggregatetype", "aggregatetype"),
-        aggregate_id: name(&options.column_aggregate_id, "aggregateid", "aggregateid"),
-        event_type: name(&options.column_event_type, "event_type", "type"),
-        version: name(&options.column_version, "version", ""),
-        schema_version: name(&options.column_schema_version, "schema_version", ""),
-        headers: name(&options.column_headers, "headers", ""),
-        occurred_at: name(&options.column_occurred_at, "occurred_at", "timestamp"),
-    }
 }

@@ -1,19 +1,67 @@
 //! Options for Postgres: the connection, the slot, the publication and the tables.
 
+use walrelay_core::{ColumnAliases, ColumnNames};
 use walrelay_errors::Code;
-use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_outbox_store::{Definition, Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, Secret};
 
 use super::builder::ConfigBuilder;
 use super::command::DatabaseConfig;
-use crate::options::values::{is_identifier, is_slot_name};
-use crate::options::{ConnectionOptions, DatabaseOptions};
+use super::definition_place::DefinitionPlace;
+use crate::options::values::{OptionalColumn, is_identifier, is_slot_name};
+use crate::options::{ConnectionOptions, DatabaseOptions, DefinitionOptions, Preset};
 
 impl ConfigBuilder<'_> {
     /// Returns the connection and the outbox. `None` without a valid connection string.
     pub(super) fn database(&mut self, options: &DatabaseOptions) -> Option<DatabaseConfig> {
         let outbox = self.outbox(options);
-        Some(DatabaseConfig { connect: self.connect(&options.connection)?, outbox })
+        let connect = self.connect(&options.connection)?;
+        self.note_record_of(&connect, options);
+        Some(DatabaseConfig { connect, outbox })
+    }
+
+    /// Notes where the definition of the outbox is on record.
+    pub(super) fn note_record_of(&mut self, connect: &ConnectConfig, options: &DatabaseOptions) {
+        let (connect, slot) = (connect.clone(), options.slot.clone());
+        self.record = Some(DefinitionPlace { connect, slot });
+    }
+
+    /// Takes the given values into the definition.
+    pub(super) fn define(&mut self, given: &DefinitionOptions) {
+        if let Some(publication) = &given.publication {
+            self.definition.publication.clone_from(publication);
+        }
+        let mut tables: Vec<QualifiedName> = Vec::new();
+        for table in &given.outbox_table {
+            if !tables.contains(table) {
+                tables.push(table.clone());
+            }
+        }
+        if !tables.is_empty() {
+            self.definition.tables = tables;
+        }
+        let columns = &mut self.definition.columns;
+        if let Some(preset) = given.preset {
+            *columns = columns_of(preset);
+        }
+        let set = |column: &mut Option<ColumnAliases>, option: &Option<OptionalColumn>| {
+            if let Some(named) = option {
+                column.clone_from(&named.0);
+            }
+        };
+        set(&mut columns.aggregate_type, &given.column_aggregate_type);
+        set(&mut columns.aggregate_id, &given.column_aggregate_id);
+        set(&mut columns.event_type, &given.column_event_type);
+        set(&mut columns.version, &given.column_version);
+        set(&mut columns.schema_version, &given.column_schema_version);
+        set(&mut columns.headers, &given.column_headers);
+        set(&mut columns.occurred_at, &given.column_occurred_at);
+        if let Some(id) = &given.column_id {
+            columns.id.clone_from(id);
+        }
+        if let Some(payload) = &given.column_payload {
+            columns.payload.clone_from(payload);
+        }
     }
 
     pub(super) fn connect(&mut self, options: &ConnectionOptions) -> Option<ConnectConfig> {
@@ -72,24 +120,32 @@ impl ConfigBuilder<'_> {
     /// Returns the outbox as one of its shards. The options name slot and publication of the whole
     /// outbox, and a shard adds its number to both.
     fn outbox_of(&mut self, options: &DatabaseOptions, shard: Shard) -> Outbox {
-        let (slot, publication) = (shard.name(&options.slot), shard.name(&options.publication));
+        let Definition { publication: base, tables, .. } = self.definition.clone();
+        let (slot, publication) = (shard.name(&options.slot), shard.name(&base));
         let with = "together with the number of the shard";
         if !is_slot_name(&slot) {
             let allowed = format!("1 to 63 lower-case letters, digits and underscores, {with}");
             self.wrong("slot", &options.slot, allowed);
         }
         if !is_identifier(&publication) {
-            self.wrong("publication", &options.publication, format!("1 to 63 bytes, {with}"));
-        }
-        let mut tables: Vec<QualifiedName> = Vec::new();
-        for table in &options.outbox_table {
-            if !tables.contains(table) {
-                tables.push(table.clone());
-            }
-        }
-        if tables.is_empty() {
-            tables.push(self.schema.table("app_outbox"));
+            self.wrong("publication", &base, format!("1 to 63 bytes, {with}"));
         }
         Outbox { slot, publication, tables, shard }
+    }
+}
+
+/// The column names of a preset.
+fn columns_of(preset: Preset) -> ColumnNames {
+    let named = |name: &str| Some(ColumnAliases::parse(name));
+    match preset {
+        Preset::Walrelay => ColumnNames::default(),
+        Preset::Debezium => ColumnNames {
+            event_type: named("type"),
+            version: None,
+            schema_version: None,
+            headers: None,
+            occurred_at: named("timestamp"),
+            ..ColumnNames::default()
+        },
     }
 }

@@ -27,7 +27,9 @@ impl ConfigBuilder<'_> {
         self.require_project(&relay.router);
         let pubsub = self.pubsub(&options.pubsub);
         let http = self.http(&options.relay.http);
-        let settings = Settings { connect: connect?, relay, pubsub, until };
+        let connect = connect?;
+        self.note_record_of(&connect, &options.database);
+        let settings = Settings { connect, relay, pubsub, until };
         Some(RunConfig {
             settings,
             on_slot_lost,
@@ -40,7 +42,7 @@ impl ConfigBuilder<'_> {
 
     fn relay(&mut self, options: &ServiceOptions) -> RelaySettings {
         let outbox = self.outbox(&options.database);
-        let router = self.router(&options.messages, &options.columns);
+        let router = self.router(&options.messages);
         let relay = &options.relay;
         RelaySettings {
             park_after: relay.park_after,
@@ -56,10 +58,12 @@ impl ConfigBuilder<'_> {
     pub(super) fn publishing(&mut self, options: &PublishingOptions) -> Option<Settings> {
         let connect = self.connect(&options.database.connection);
         let outbox = self.outbox(&options.database);
-        let router = self.router(&options.messages, &options.columns);
+        let router = self.router(&options.messages);
         let relay = self.streaming(&options.stream, outbox, router);
         let pubsub = self.pubsub(&options.pubsub);
-        Some(Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp })
+        let connect = connect?;
+        self.note_record_of(&connect, &options.database);
+        Some(Settings { connect, relay, pubsub, until: Until::CaughtUp })
     }
 
     /// Returns the settings that a replay shares with the relay. A replay parks no rows and takes

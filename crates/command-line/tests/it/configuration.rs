@@ -45,7 +45,7 @@ fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<CommandLine, 
 
 fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Config, Vec<Problem>> {
     match parse(arguments, variables) {
-        Ok(line) => Config::new(line, &Environment::new(variables.iter().copied())),
+        Ok(line) => Config::new(line, &Environment::new(variables.iter().copied()), None),
         Err(Refusal::Config(problems)) => Err(problems),
         Err(Refusal::Clap(error)) => panic!("{error}"),
     }
@@ -360,7 +360,7 @@ fn secrets_are_never_printed() {
             Err(Refusal::Clap(error)) => error.to_string(),
             Err(Refusal::Config(problems)) => format!("{problems:?} {:?}", texts(&problems)),
             Ok(line) => {
-                let config = Config::new(line, &Environment::default());
+                let config = Config::new(line, &Environment::default(), None);
                 format!("{:?}", config.unwrap_err())
             }
         };

@@ -114,7 +114,7 @@ fn problems_of(option: &OptionEntry, value: &str) -> Vec<Problem> {
     ];
     let environment = Environment::new(variables);
     match CommandLine::parse(arguments, &environment) {
-        Ok(line) => Config::new(line, &environment).err().unwrap_or_default(),
+        Ok(line) => Config::new(line, &environment, None).err().unwrap_or_default(),
         Err(Refusal::Config(problems)) => problems,
         Err(Refusal::Clap(error)) => panic!("{flag}: {error}"),
     }
@@ -190,7 +190,7 @@ fn the_lines_of_the_annotated_file_may_all_be_taken() {
         Environment::new([("DATABASE_URL", "postgresql://a@b/c"), ("PUBSUB_PROJECT_ID", "p")]);
     let arguments = ["walrelay", "run", "--config", file.to_str().unwrap()].map(OsString::from);
     let line = CommandLine::parse(arguments, &environment).unwrap();
-    let config = Config::new(line, &environment);
+    let config = Config::new(line, &environment, None);
     std::fs::remove_file(&file).unwrap();
     assert!(config.is_ok(), "{config:?}");
     assert!(lines.len() > 30, "{lines:#?}");

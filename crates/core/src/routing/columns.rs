@@ -118,6 +118,22 @@ impl Field {
         self as usize
     }
 
+    /// The name of the field on record. The column of the field has it in its option also.
+    #[must_use]
+    pub const fn option(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Payload => "payload",
+            Self::AggregateType => "aggregate_type",
+            Self::AggregateId => "aggregate_id",
+            Self::EventType => "event_type",
+            Self::Version => "version",
+            Self::SchemaVersion => "schema_version",
+            Self::Headers => "headers",
+            Self::OccurredAt => "occurred_at",
+        }
+    }
+
     /// The field in words.
     const fn name(self) -> &'static str {
         match self {
@@ -155,7 +171,31 @@ impl std::fmt::Display for ColumnUse {
     }
 }
 
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl ColumnNames {
+    /// Returns the names that `of` has for each field. Event id and payload have their standard
+    /// names without one.
+    #[must_use]
+    pub fn named(of: impl Fn(Field) -> Option<ColumnAliases>) -> Self {
+        let standard = Self::default();
+        Self {
+            id: of(Field::Id).unwrap_or(standard.id),
+            payload: of(Field::Payload).unwrap_or(standard.payload),
+            aggregate_type: of(Field::AggregateType),
+            aggregate_id: of(Field::AggregateId),
+            event_type: of(Field::EventType),
+            version: of(Field::Version),
+            schema_version: of(Field::SchemaVersion),
+            headers: of(Field::Headers),
+            occurred_at: of(Field::OccurredAt),
+        }
+    }
+
     /// The names that the field's column may have, if the table has such a column.
     #[must_use]
     pub fn of(&self, field: Field) -> Option<&ColumnAliases> {

@@ -1,7 +1,7 @@
 //! Checks of the script for rows that the first slot would not stream.
 
 use walrelay_outbox_store::Outbox;
-use walrelay_pg_client::{SCHEMA, quote_literal};
+use walrelay_pg_client::{QualifiedName, SCHEMA, quote_literal};
 
 /// Refuses to create the first slot while the outbox has rows, and notes in the session that the
 /// slot is the first one.
@@ -67,5 +67,21 @@ BEGIN
 END
 $walrelay$;",
         tables.join(", ")
+    )
+}
+
+/// Keeps rows out of a table that is added to the publication of an existing slot, and refuses a table
+/// that has rows: the slot does not stream them.
+pub(super) fn of_added(table: &QualifiedName, slot: &str) -> String {
+    let (slot, name) = (quote_literal(slot), quote_literal(&table.to_string()));
+    // spliced: the names of the slot and of the table, in a script without parameters.
+    format!(
+        "IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
+      LOCK TABLE {table} IN SHARE MODE;
+      IF EXISTS (SELECT FROM {table}) THEN
+        RAISE EXCEPTION 'table % has rows that slot % does not stream', {name}, {slot}
+          USING HINT = 'Delete these rows and insert them again afterwards, or skip existing rows.';
+      END IF;
+    END IF;"
     )
 }

@@ -4,7 +4,7 @@ use crate::preflight::{
     CheckResult, ColumnRole, ExpectedColumn, Finding, PreflightRequest, preflight,
 };
 use walrelay_core::{ColumnAliases, ColumnUse, Field, RouterConfig};
-use walrelay_outbox_store::{KeyPiece, ShardKey};
+use walrelay_outbox_store::{Definition, KeyPiece, ShardKey};
 use walrelay_pg_client::SqlClient;
 
 use walrelay_errors::{Action, Code, ErrorContext};
@@ -82,7 +82,8 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
         }
     }
     let shard_key = shard_key(&relay.router);
-    PreflightRequest { outbox: relay.outbox.clone(), shard_key, columns: expected }
+    let definition = Definition::of(&relay.outbox, columns);
+    PreflightRequest { outbox: relay.outbox.clone(), definition, shard_key, columns: expected }
 }
 
 /// Returns the columns that distribute rows among shards: the ordering key, or the event id if rows

@@ -6,6 +6,7 @@ use walrelay_errors::Code;
 use walrelay_outbox_replay::{
     SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, UpgradeStage, loss,
 };
+use walrelay_outbox_store::DEFINITION_TABLE;
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,
 };
@@ -19,7 +20,7 @@ use super::limits::limit_findings;
 use super::request::{ColumnRole, PreflightRequest};
 use super::shards::{is_of_another_number, shard_findings};
 use super::similar_names::missing;
-use super::tables::{outbox_findings, relay_table_findings};
+use super::tables::{may_read, outbox_findings, relay_table_findings};
 
 /// The oldest supported major version, the first with row filters that also skips empty
 /// transactions.
@@ -37,13 +38,21 @@ const SAFE_WAL_BYTES_MIN: i64 = 1 << 30;
 pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     let mut findings = Findings::default();
     server_findings(&mut findings, facts);
+    let start = findings.len();
+    definition_findings(&mut findings, request, facts);
+    let is_ours = findings.is_fine_since(start);
     capacity_findings(&mut findings, facts);
-    outbox_findings(&mut findings, request, facts);
-    shard_findings(&mut findings, request, facts);
+    // Otherwise, tables and publication may be another outbox's, and a fix would change them.
+    if is_ours {
+        outbox_findings(&mut findings, request, facts);
+        shard_findings(&mut findings, request, facts);
+    }
     // If the outbox has another number of shards, the objects of this number are missing on
     // purpose.
     if !is_of_another_number(request, facts) {
-        publication_findings(&mut findings, request, facts);
+        if is_ours {
+            publication_findings(&mut findings, request, facts);
+        }
         slot_findings(&mut findings, request, facts);
     }
     relay_table_findings(&mut findings, facts);
@@ -101,6 +110,29 @@ fn server_findings(findings: &mut Findings, facts: &Facts) {
             "has no REPLICATION attribute",
             replication_fix(server, &facts.role.name),
         );
+    }
+}
+
+/// Reports an outbox that is not the one on record. Without the table there is no record yet, which
+/// is a finding of its own.
+fn definition_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
+    let subject = format!("slot {}", request.definition.slot);
+    if !may_read(&facts.relay_tables, DEFINITION_TABLE) {
+        return;
+    }
+    let Some(recorded) = &facts.definition else {
+        let message =
+            "has no outbox on record in this schema: it may be the slot of another outbox";
+        return findings.error(Code::OutboxUndefined, &subject, message, FIX_OF_CODE);
+    };
+    match request.definition.difference_from(recorded) {
+        Some(what) => findings.error(
+            Code::OutboxDiffers,
+            &subject,
+            format!("differs from its record: {what}"),
+            FIX_OF_CODE,
+        ),
+        None => findings.ok("definition", &subject, "is the slot of the outbox on record"),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use walrelay_outbox_replay::{SettledRecord, UpgradePreparation};
+use walrelay_outbox_store::Definition;
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{PublicationState, SlotState};
 
@@ -25,6 +26,8 @@ pub struct Facts {
     pub schema: SchemaAccess,
     /// The relay's own tables.
     pub relay_tables: Vec<TableFacts>,
+    /// The definition of the outbox. None if there is none, or the role may not read it.
+    pub definition: Option<Definition>,
     /// The slot's record. None if there is none, or the role may not read it.
     pub relay_row: Option<SettledRecord>,
     /// Records of other slots that do not exist.

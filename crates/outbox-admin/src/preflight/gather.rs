@@ -8,7 +8,7 @@ use walrelay_core::ColumnAliases;
 use walrelay_outbox_replay::{
     AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
 };
-use walrelay_outbox_store::{Outbox, RELAY_TABLES, Shard};
+use walrelay_outbox_store::{DEFINITION_TABLE, Outbox, RELAY_TABLES, Shard, read_definition};
 use walrelay_pg_client::{IS_HIDDEN, QualifiedName, SqlText, own_table, sql};
 use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
@@ -18,7 +18,7 @@ use super::facts::{
 };
 use super::limits::reported_settings;
 use super::request::PreflightRequest;
-use super::tables::{TimeWarning, time_problem};
+use super::tables::{TimeWarning, may_read, time_problem};
 use crate::sharding::{expected_filter, read_sharding};
 
 /// Reads every fact that [`super::assess`] needs. Writes nothing.
@@ -37,11 +37,20 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
     }
     let mut relay_tables = Vec::with_capacity(RELAY_TABLES.len());
     for name in RELAY_TABLES {
-        let name = own_table(name);
-        relay_tables.push(table(client, name, &request.outbox.publication).await?);
+        let mut table = table(client, own_table(name), &request.outbox.publication).await?;
+        if let Some(found) = table.found.as_mut().filter(|_| name == DEFINITION_TABLE) {
+            // The relay only reads it.
+            found.missing_rights.retain(|right| right == "SELECT");
+            found.hidden_from.retain(|command| command == "SELECT");
+        }
+        relay_tables.push(table);
     }
+    let definition = match may_read(&relay_tables, DEFINITION_TABLE) {
+        true => read_definition(client, request.outbox.base_slot()).await?,
+        false => None,
+    };
     let schema = schema_access(client).await?;
-    let (relay_row, leftover_records) = match may_read_records(&relay_tables) {
+    let (relay_row, leftover_records) = match may_read(&relay_tables, "app_outbox_relay") {
         true => (
             read_settled(client, &request.outbox.slot).await?,
             leftover_records(client, &request.outbox).await?,
@@ -64,6 +73,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         outbox_tables,
         schema,
         relay_tables,
+        definition,
         relay_row,
         leftover_records,
         upgrade,
@@ -203,15 +213,6 @@ async fn schema_access(client: &Client) -> Result<SchemaAccess, AdminError> {
         Some(false) => SchemaAccess::Denied,
         None => SchemaAccess::Missing,
     })
-}
-
-/// Returns whether the table with the records of slots exists, and the role may read it.
-fn may_read_records(relay_tables: &[TableFacts]) -> bool {
-    relay_tables
-        .iter()
-        .find(|table| table.name.table() == "app_outbox_relay")
-        .and_then(|table| table.found.as_ref())
-        .is_some_and(|found| !found.missing_rights.iter().any(|right| right == "SELECT"))
 }
 
 /// Reads the records without a slot. Records of the outbox's own shards have findings of their own.

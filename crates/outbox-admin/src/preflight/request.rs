@@ -1,13 +1,15 @@
 //! The objects that the relay will use, which the preflight checks.
 
 use walrelay_core::ColumnUse;
-use walrelay_outbox_store::{Outbox, ShardKey};
+use walrelay_outbox_store::{Definition, Outbox, ShardKey};
 
 /// The objects that the relay will use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreflightRequest {
     /// The slot, publication and tables.
     pub outbox: Outbox,
+    /// The same with the names of the columns, as the record has it.
+    pub definition: Definition,
     /// The key that distributes rows among shards. None if all rows have the same ordering key.
     pub shard_key: Option<ShardKey>,
     /// The columns that the relay reads from each table.

@@ -2,7 +2,7 @@
 
 use walrelay_core::{ColumnUse, Field};
 use walrelay_errors::Code;
-use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES, describe_children};
+use walrelay_outbox_store::{DEFINITION_TABLE, RELAY_TABLES, REPLAY_TABLES, describe_children};
 use walrelay_pg_client::{QualifiedName, SCHEMA, quote_identifier, schema};
 
 use super::facts::{Facts, FoundTable, RelationKind, SchemaAccess, TableFacts};
@@ -192,6 +192,23 @@ fn schema_finding(findings: &mut Findings, facts: &Facts, role: &str) {
     findings.error(Code::DispatchTableMissing, &subject, message, FIX_OF_CODE);
 }
 
+/// Returns whether the relay's own table of this name exists, and the role may read it.
+pub(super) fn may_read(relay_tables: &[TableFacts], name: &str) -> bool {
+    relay_tables
+        .iter()
+        .find(|table| table.name.table() == name)
+        .and_then(|table| table.found.as_ref())
+        .is_some_and(|found| !found.missing_rights.iter().any(|right| right == "SELECT"))
+}
+
+/// The privileges that the relay needs on its own table of this name.
+fn rights_on(table: &QualifiedName) -> &'static str {
+    match table.table() == DEFINITION_TABLE {
+        true => "SELECT",
+        false => "SELECT, INSERT, UPDATE, DELETE",
+    }
+}
+
 pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
     let role = quote_identifier(&facts.role.name);
     let start = findings.len();
@@ -219,7 +236,7 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
                 Code::DispatchPermissionMissing,
                 &subject,
                 format!("role {role} lacks {rights}"),
-                format!("as its owner: GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {role}"),
+                format!("as its owner: GRANT {} ON {name} TO {role}", rights_on(name)),
             );
         }
         if !found.hidden_from.is_empty() {

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_core::ColumnUse;
+use walrelay_core::{ColumnNames, ColumnUse};
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{SettledRecord, UpgradePreparation, UpgradeStage};
-use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_outbox_store::{DEFINITION_TABLE, Definition, Outbox, Shard};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, PublishedTable, SlotState, SlotType, WalStatus,
@@ -24,13 +24,15 @@ fn outbox() -> QualifiedName {
 }
 
 fn request() -> PreflightRequest {
+    let outbox = Outbox {
+        slot: "walrelay".to_owned(),
+        publication: "walrelay".to_owned(),
+        tables: vec![outbox()],
+        shard: Shard::WHOLE,
+    };
     PreflightRequest {
-        outbox: Outbox {
-            slot: "walrelay".to_owned(),
-            publication: "walrelay".to_owned(),
-            tables: vec![outbox()],
-            shard: Shard::WHOLE,
-        },
+        definition: Definition::of(&outbox, &ColumnNames::default()),
+        outbox,
         shard_key: None,
         columns: Vec::new(),
     }
@@ -102,7 +104,10 @@ fn facts() -> Facts {
         }),
         outbox_tables: vec![table("app_outbox")],
         schema: SchemaAccess::Usable,
-        relay_tables: vec![table("app_outbox_dispatch"), table("app_outbox_relay")],
+        relay_tables: [DEFINITION_TABLE, "app_outbox_dispatch", "app_outbox_relay"]
+            .map(table)
+            .into(),
+        definition: Some(request().definition),
         relay_row: Some(SettledRecord {
             system_identifier: "7".to_owned(),
             lsn: Lsn::new(2),

@@ -33,7 +33,7 @@ use super::drain::{connect_publisher, drain, pause, wait_until_free};
 use super::operator::{AdminSession, Change, DroppedShard, Operator, Step};
 use super::preconditions::{refuse_hidden_state, refuse_open_replay};
 use super::protocol_error::ProtocolError;
-use crate::init::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
+use crate::init::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy};
 use crate::lifecycle::preflight_check::{gate, shard_key};
 use crate::resharding::{
     ReshardingStep, ShardSlots, begin_resharding, block_shards, choose_switch, read_resharding,
@@ -314,14 +314,13 @@ fn plan<O: Operator>(
     failover: Failover,
 ) -> Result<InitPlan, ProtocolError> {
     let options = InitOptions {
-        outbox: outbox.clone(),
+        columns: change.reshard.settings.relay.router.columns.clone(),
         shard_key: shard_key(&change.reshard.settings.relay.router),
         failover,
         // The slots are recorded before they exist, so their absence is no loss.
         on_lost: LostSlotPolicy::Accept,
         earlier_rows: EarlierRows::Leave,
-        making: SlotCreation::Slot,
-        partition_by: None,
+        ..InitOptions::new(outbox.clone())
     };
     Ok(InitPlan::new(&options)?)
 }

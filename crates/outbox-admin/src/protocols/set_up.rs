@@ -23,7 +23,9 @@ use super::preconditions::{
 };
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
-use crate::init::{EarlierRows, InitOptions, InitReport, LostSlotPolicy, SlotCreation, init};
+use crate::init::{
+    EarlierRows, InitOptions, InitReport, LostSlotPolicy, SlotCreation, define, init,
+};
 use crate::preflight::time_warnings;
 
 /// The treatment of rows that are in the table before the slot exists.
@@ -55,6 +57,8 @@ pub async fn set_up<O: Operator>(
 ) -> Result<Option<InitReport>, ProtocolError> {
     refuse_other_wal_level(session.client).await?;
     lock_set_up(session).await?;
+    let outboxes: Vec<Outbox> = shards.iter().map(|options| options.outbox.clone()).collect();
+    define(session.client, &outboxes, columns).await?;
     if !may_give_up(session, shards).await? {
         return Ok(None);
     }
@@ -342,7 +346,11 @@ impl<O: Operator> SlotSetUp<'_, O> {
     }
 
     async fn create_all(&self, making: SlotCreation) -> Result<InitReport, ProtocolError> {
-        let earlier_rows = EarlierRows::Leave;
+        // A slot that exists streams no row that an added table has already. Other rows are decided.
+        let earlier_rows = match read_slot(self.session.client, self.slot()).await? {
+            Some(_) => self.options.earlier_rows,
+            None => EarlierRows::Leave,
+        };
         let options = InitOptions { earlier_rows, making, ..(*self.options).clone() };
         Ok(init(self.session.client, &options).await?)
     }

@@ -7,11 +7,10 @@ use walrelay_errors::{Code, Coded};
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
     AdminError, SlotOperation, count_unsettled_rows, extend_recovery, read_settled, recovery,
-    refuse_left_out_table, rows_at_risk, unconfirmed_transactions,
+    rows_at_risk, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
-    Outbox, delete_relay_row, read_anchors, read_noted_publication, read_publication_gap,
-    read_relay_row,
+    Outbox, delete_relay_row, read_anchors, read_publication_gap, read_relay_row,
 };
 use walrelay_pg_client::{QualifiedName, ServerErrorKind, SqlClient, SqlError};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_publication, read_slot};
@@ -83,7 +82,6 @@ async fn drop_record<O: Operator>(
     let Some(record) = if_recorded(read_relay_row(client, slot).await)?.flatten() else {
         return Err(SlotError::SlotMissing { slot: slot.clone() }.into());
     };
-    if_recorded(refuse_left_out_table(client, slot, tables).await)?;
     let rows = unsettled_rows(client, tables, record.settled_xid).await?;
     if rows > discard_rows {
         return Err(ProtocolError::RecordLosesRows { slot: slot.clone(), rows });
@@ -141,7 +139,6 @@ async fn unconfirmed_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Pr
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {}
         Err(error) => return Err(error.into()),
     }
-    if_recorded(refuse_left_out_table(client, slot, tables).await)?;
     let row = read_relay_row(client, slot).await?;
     unsettled_rows(client, tables, row.map_or(FIRST_XID, |row| row.settled_xid)).await
 }
@@ -237,11 +234,10 @@ pub async fn recover<O: Operator>(
 /// Creates the recorded publication again if it was dropped, and adds missing tables, before the new
 /// slot is created. The row filters of a shard need the key of the shards, which is not known here.
 async fn restore_publication(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
-    let Outbox { slot, publication, tables, shard } = outbox;
+    let Outbox { publication, tables, shard, .. } = outbox;
     let found = read_publication(client, publication).await?;
     let is_complete = found.is_some_and(|it| tables.iter().all(|table| it.covers(table)));
-    let noted = read_noted_publication(client, slot).await?;
-    if is_complete || !shard.is_whole() || noted.as_ref() != Some(publication) {
+    if is_complete || !shard.is_whole() {
         return Ok(());
     }
     let restored = client.batch_execute(&restoring_sql(outbox)).await;

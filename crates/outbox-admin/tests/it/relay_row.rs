@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation, init};
+use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, init};
 use walrelay_outbox_replay::{SettledBound, SlotRecovery, begin_recovery, move_recovery_to_server};
 use walrelay_outbox_store::{
     DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, delete_relay_row,
@@ -15,20 +15,12 @@ use walrelay_testkit::postgres::{TestClient, TestDatabase};
 
 /// Returns the options of `init`. The slot has the database's name.
 fn options(database: &TestDatabase) -> InitOptions {
-    InitOptions {
-        outbox: Outbox {
-            slot: database.name().to_owned(),
-            publication: "walrelay".to_owned(),
-            tables: vec![QualifiedName::new("public", "app_outbox")],
-            shard: Shard::WHOLE,
-        },
-        shard_key: None,
-        failover: Failover::No,
-        on_lost: LostSlotPolicy::Refuse,
-        earlier_rows: EarlierRows::Refuse,
-        making: SlotCreation::Slot,
-        partition_by: None,
-    }
+    InitOptions::new(Outbox {
+        slot: database.name().to_owned(),
+        publication: "walrelay".to_owned(),
+        tables: vec![QualifiedName::new("public", "app_outbox")],
+        shard: Shard::WHOLE,
+    })
 }
 
 /// Creates a database with the objects of `init`, without its record of the slot.

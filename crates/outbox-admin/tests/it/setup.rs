@@ -3,11 +3,13 @@
 use walrelay_core::{ColumnUse, Field, OnDead};
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    CheckResult, ColumnRole, EarlierRows, ExpectedColumn, Finding, InitOptions, InitPlan,
-    LostSlotPolicy, PreflightRequest, SlotCreation, init, preflight,
+    CheckResult, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan, PreflightRequest,
+    init, preflight,
 };
 use walrelay_outbox_replay::AdminError;
-use walrelay_outbox_store::{KeyPiece, Outbox, Shard, ShardKey, delete_relay_row, migrate};
+use walrelay_outbox_store::{
+    Definition, KeyPiece, Outbox, Shard, ShardKey, delete_relay_row, migrate,
+};
 use walrelay_pg_client::{QualifiedName, ServerErrorKind};
 use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{
@@ -22,20 +24,12 @@ fn outbox() -> QualifiedName {
 }
 
 fn options(database: &TestDatabase) -> InitOptions {
-    InitOptions {
-        outbox: Outbox {
-            slot: database.name().to_owned(),
-            publication: "walrelay".to_owned(),
-            tables: vec![outbox()],
-            shard: Shard::WHOLE,
-        },
-        shard_key: None,
-        failover: Failover::No,
-        on_lost: LostSlotPolicy::Refuse,
-        earlier_rows: EarlierRows::Refuse,
-        making: SlotCreation::Slot,
-        partition_by: None,
-    }
+    InitOptions::new(Outbox {
+        slot: database.name().to_owned(),
+        publication: "walrelay".to_owned(),
+        tables: vec![outbox()],
+        shard: Shard::WHOLE,
+    })
 }
 
 fn request(options: &InitOptions) -> PreflightRequest {
@@ -46,6 +40,7 @@ fn request(options: &InitOptions) -> PreflightRequest {
     };
     PreflightRequest {
         outbox: options.outbox.clone(),
+        definition: Definition::of(&options.outbox, &options.columns),
         shard_key: options.shard_key.clone(),
         columns: vec![
             column("id", Field::Id, ColumnRole::Required),
@@ -89,6 +84,7 @@ async fn init_creates_what_is_missing_and_says_so() {
     let slot = format!("slot {}", database.name());
     let everything = [
         "table public.app_outbox",
+        "table public.app_outbox_definition",
         "table public.app_outbox_dispatch",
         "table public.app_outbox_relay",
         "table public.app_outbox_hold",
@@ -109,7 +105,7 @@ async fn init_creates_what_is_missing_and_says_so() {
 
     let second = init(&session, &options).await.unwrap();
     assert!(second.created.is_empty(), "{second:?}");
-    assert_eq!(second.already_there.len(), 13);
+    assert_eq!(second.already_there.len(), 14);
 }
 
 #[tokio::test]
@@ -161,7 +157,7 @@ async fn init_adds_tables_to_a_publication_and_never_replaces_it() {
         .await;
     options.outbox.tables.push(QualifiedName::new("billing", "events"));
     let lacking = findings(&session, &options).await;
-    assert!(problems(&lacking).contains(&Code::PublicationUnsuitable), "{lacking:#?}");
+    assert!(problems(&lacking).contains(&Code::OutboxDiffers), "{lacking:#?}");
 
     let report = init(&session, &options).await.unwrap();
 
@@ -193,10 +189,16 @@ async fn a_slot_older_than_its_publication_is_refused_both_ways() {
     }
     assert_eq!(
         failed,
-        [format!(
-            "slot {} is older than publication walrelay, which does not exist",
-            database.name()
-        )]
+        [
+            format!(
+                "slot {} exists, and no outbox is on record for it in this schema",
+                database.name()
+            ),
+            format!(
+                "slot {} is older than publication walrelay, which does not exist",
+                database.name()
+            ),
+        ]
     );
 }
 
@@ -422,6 +424,7 @@ async fn preflight_reports_everything_at_once() {
             Code::DispatchTableMissing,
             Code::DispatchTableMissing,
             Code::DispatchTableMissing,
+            Code::DispatchTableMissing,
         ]
     );
     found(&empty, CheckResult::Passed("wal-level"), "is logical");
@@ -503,6 +506,7 @@ async fn preflight_sees_what_a_role_may_not_do() {
         [
             Code::ReplicationPermissionMissing,
             Code::DispatchPermissionMissing,
+            Code::DispatchPermissionMissing,
             Code::DispatchRowsHidden,
             Code::DispatchPermissionMissing,
             Code::DispatchRowsHidden,
@@ -525,6 +529,7 @@ async fn preflight_sees_what_a_role_may_not_do() {
     session
         .run(&format!(
             "ALTER ROLE {role} REPLICATION;
+             GRANT SELECT ON app_outbox_definition TO {role};
              GRANT SELECT, INSERT, UPDATE, DELETE ON app_outbox_dispatch, app_outbox_relay, app_outbox_hold TO {role};
              CREATE POLICY walrelay ON app_outbox_dispatch TO {role} USING (true) WITH CHECK (true);
              CREATE POLICY walrelay ON app_outbox_relay TO {role} USING (true) WITH CHECK (true);

@@ -40,7 +40,7 @@ use walrelay_pg_replication::{
 };
 
 use crate::admin_error::AdminError;
-use crate::lost_slot::{read_loss_with_wal, refuse_left_out_table, refuse_other_slot};
+use crate::lost_slot::{read_loss_with_wal, refuse_other_outbox, refuse_other_slot};
 use crate::operation::{
     SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, finish_recovery,
     read_operation, release_operation, take_operation,
@@ -146,6 +146,7 @@ pub async fn plan(
     since: Option<SystemTime>,
 ) -> Result<Option<RecoveryPlan>, RelayError> {
     let slot = &outbox.slot;
+    refuse_other_outbox(client, outbox).await.map_err(RelayError::survey)?;
     refuse_other_slot(client, slot).await.map_err(RelayError::survey)?;
     match read_operation(client, slot).await.map_err(RelayError::survey)? {
         Some(SlotOperation::Reset(_)) => return Ok(None),
@@ -157,7 +158,6 @@ pub async fn plan(
         }
         Some(SlotOperation::Recovery(begun)) => {
             carry_over_recovery(client, outbox, &begun).await?;
-            refuse_left_out(client, outbox).await?;
             return Ok(None);
         }
         Some(begun @ SlotOperation::Resharding(_)) => {
@@ -183,18 +183,10 @@ pub async fn plan(
         None if system_identifier == row.system_identifier => SettledBound::Horizon,
         None => bound_on_other_server(client, outbox).await?,
     };
-    refuse_left_out(client, outbox).await?;
     let recovery = recovery(client, outbox, bound).await?;
     let timeline = read_server_identity(client).await.map_err(RelayError::survey)?.timeline;
     let publication = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
     Ok(Some(RecoveryPlan { recovery, system_identifier, timeline, publication }))
-}
-
-/// Refuses a recovery that would leave out the rows of an outbox table on record. The new slot does
-/// not have them either.
-async fn refuse_left_out(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
-    let Outbox { slot, tables, .. } = outbox;
-    refuse_left_out_table(client, slot, tables).await.map_err(RelayError::survey)
 }
 
 /// Refuses a recovery by time on the recorded server if the record is valid in this database. It
@@ -259,7 +251,6 @@ pub async fn begin_first(
     unpublished_column: Option<String>,
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
-    refuse_left_out(client, outbox).await?;
     refuse_unpublished(client, outbox).await?;
     let recovery = recovery(client, outbox, SettledBound::Nothing).await?;
     let recovery = SlotRecovery { failover, unpublished_column, ..recovery };
@@ -380,7 +371,8 @@ pub async fn fill<P: Publisher>(
     let client = connect_outbox(&settings.connect).await.map_err(RelayError::Connect)?;
     match read_operation(&client, slot).await {
         Ok(Some(SlotOperation::Recovery(_))) => {
-            refuse_left_out(&client, &settings.relay.outbox).await?;
+            let refused = refuse_other_outbox(&client, &settings.relay.outbox).await;
+            refused.map_err(RelayError::survey)?;
         }
         // The next session encounters and reports any other operation or error.
         Ok(

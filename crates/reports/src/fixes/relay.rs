@@ -75,7 +75,7 @@ fn remove_table(OtherTable { table, publication, .. }: &OtherTable) -> String {
     // spliced: the names, in a text for a person.
     format!(
         "ALTER PUBLICATION {} DROP TABLE {table}, then start the relay, which ignores the rows of this table: walrelay run; \
-         if {table} is an outbox table, add it with --outbox-table instead",
+         if {table} is an outbox table, give it to walrelay init with all others instead, each with --outbox-table",
         quote_identifier(publication)
     )
 }

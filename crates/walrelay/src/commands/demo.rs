@@ -21,10 +21,9 @@ use walrelay_command_line::config::{
 };
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_errors::{Chain, Code};
-use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation};
+use walrelay_outbox_admin::InitOptions;
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, connect_sql, own_table};
-use walrelay_pg_replication::Failover;
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
@@ -118,21 +117,13 @@ pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Erro
 async fn prepare(url: &str) -> Result<(), Error> {
     let connect = ConnectConfig::parse(url, &PgEnv::default()).map_err(|_| unfit("the URL"))?;
     let client = connect_sql(&connect).await?;
-    let options = InitOptions {
-        outbox: Outbox {
-            slot: "walrelay".into(),
-            publication: "walrelay".into(),
-            tables: vec![own_table("app_outbox")],
-            shard: Shard::WHOLE,
-        },
-        shard_key: None,
-        failover: Failover::No,
-        on_lost: LostSlotPolicy::Refuse,
-        earlier_rows: EarlierRows::Refuse,
-        making: SlotCreation::Slot,
-        partition_by: None,
+    let outbox = Outbox {
+        slot: "walrelay".into(),
+        publication: "walrelay".into(),
+        tables: vec![own_table("app_outbox")],
+        shard: Shard::WHOLE,
     };
-    walrelay_outbox_admin::init(&client, &options).await?;
+    walrelay_outbox_admin::init(&client, &InitOptions::new(outbox)).await?;
     client.batch_execute(&CREATE_ORDERS).await.map_err(demo_error)?;
     client.close().await;
     Ok(())
@@ -143,7 +134,7 @@ fn relay_config(url: &str, pubsub: &str) -> Result<RunConfig, Error> {
     let environment = Environment::new(variables);
     let arguments = ["walrelay", "run", "--database-url", url].map(Into::into);
     let line = CommandLine::parse(arguments, &environment).map_err(|_| unfit("the options"))?;
-    let config = Config::new(line, &environment).map_err(Error::Config)?;
+    let config = Config::new(line, &environment, None).map_err(Error::Config)?;
     let Command::Run(run_config) = config.command else { return Err(unfit("the command")) };
     Ok(*run_config)
 }

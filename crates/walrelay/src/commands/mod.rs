@@ -1,10 +1,14 @@
 //! One module per command. Each takes its part of the configuration and implements its `--help`
 //! text.
 
-use walrelay_command_line::config::Command;
+use walrelay_command_line::config::{Command, DefinitionPlace};
+use walrelay_outbox_replay::existing_definition;
+use walrelay_outbox_store::Definition;
+use walrelay_pg_client::connect_sql;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
 
+use self::shared::answer_timeout::ANSWER_TIMEOUT;
 use self::shared::cancellable::run_until_shutdown;
 
 pub mod anchor;
@@ -30,6 +34,24 @@ pub mod status;
 pub mod tail;
 pub mod trace;
 pub mod upgrade;
+
+/// Reads the definition of the outbox that a command is about.
+///
+/// # Errors
+///
+/// Postgres cannot be reached, or has no definition of the outbox.
+pub async fn read_recorded(command: &Command, place: DefinitionPlace) -> Result<Definition, Error> {
+    // These commands report an unreachable server themselves, in a short time.
+    let connect = match matches!(command, Command::Check(_) | Command::Status(_)) {
+        true => place.connect.with_patience(ANSWER_TIMEOUT),
+        false => place.connect,
+    };
+    let client = connect_sql(&connect).await?;
+    let found = existing_definition(&client, &place.slot).await;
+    client.close().await;
+    // The record is only read, also by a command that writes elsewhere.
+    found.map_err(|error| Error::from(error).for_read_only_command(connect.user()))
+}
 
 /// Runs the command of the command line.
 ///

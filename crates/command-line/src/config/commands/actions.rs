@@ -5,7 +5,6 @@ use walrelay_outbox_replay::Again;
 
 use super::super::builder::ConfigBuilder;
 use super::super::command::{SlotAction, SlotConfig};
-use super::super::messages::column_names;
 use super::replay_orders::{AdvanceOrder, RecoverOrder};
 use crate::cli::SlotActionArgs;
 
@@ -22,7 +21,7 @@ impl ConfigBuilder<'_> {
                         "not given; the rows of that transaction are then never published";
                     self.wrong_or_missing("skip-events", allowed);
                 }
-                let columns = Box::new(column_names(&args.columns));
+                let columns = Box::new(self.definition.columns.clone());
                 let order =
                     AdvanceOrder { to: args.to_lsn, discard_rows: args.discard_rows, columns };
                 (args.database, args.change.options(), SlotAction::Advance(order))
@@ -40,12 +39,12 @@ impl ConfigBuilder<'_> {
                         false => SkipConsent::Refused,
                     },
                     discard_rows: args.discard_rows,
-                    columns: Box::new(column_names(&args.columns)),
+                    columns: Box::new(self.definition.columns.clone()),
                 };
                 (args.database, args.change.options(), SlotAction::Reset(order))
             }
             SlotActionArgs::Recover(args) => {
-                let columns = Box::new(column_names(&args.columns));
+                let columns = Box::new(self.definition.columns.clone());
                 let order = RecoverOrder { since: args.from_time, columns };
                 (args.database, args.change.options(), SlotAction::Recover(order))
             }

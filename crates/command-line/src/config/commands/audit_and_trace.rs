@@ -4,13 +4,13 @@ use std::time::SystemTime;
 
 use super::super::builder::ConfigBuilder;
 use super::super::command::{AuditConfig, InboxPlace, TraceConfig};
-use super::super::messages::{ResourceKind, column_names, project};
+use super::super::messages::{ResourceKind, project};
 use crate::cli::{AuditArgs, InboxPlaces, TraceArgs};
 
 impl ConfigBuilder<'_> {
     pub(in crate::config) fn audit(&mut self, args: AuditArgs) -> Option<AuditConfig> {
         let inboxes = self.inbox_places(&args.places);
-        let columns = column_names(&args.columns);
+        let columns = self.definition.columns.clone();
         let reason = "not set; an audit goes by the time at which events occurred";
         self.require_time(&columns, reason);
         let subscription = args.subscription.as_ref().map(|given| {
@@ -37,7 +37,7 @@ impl ConfigBuilder<'_> {
         let inboxes = self.inbox_places(&args.places);
         Some(TraceConfig {
             database: self.database(&args.database)?,
-            columns: column_names(&args.columns),
+            columns: self.definition.columns.clone(),
             inboxes: inboxes?,
             event_id: args.id,
             format: args.output.output,

@@ -39,7 +39,7 @@ impl ConfigBuilder<'_> {
         let arguments = ["walrelay".to_owned()].into_iter().chain(file);
         let arguments = arguments.chain(words.iter().cloned()).map(OsString::from);
         let line = CommandLine::parse(arguments, self.environment)?;
-        Config::new(line, self.environment).map(|_| ()).map_err(Refusal::Config)
+        Config::new(line, self.environment, None).map(|_| ()).map_err(Refusal::Config)
     }
 
     fn refuse(&mut self, refusal: Refusal) {

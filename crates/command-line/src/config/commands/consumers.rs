@@ -261,6 +261,7 @@ impl ConfigBuilder<'_> {
         let mut settings = self.publishing(&args.publishing)?;
         if let Some(url) = &args.outbox_url {
             settings.connect = self.connect_to("outbox-url", url)?;
+            self.note_record_of(&settings.connect, &args.publishing.database);
         }
         let router = &settings.relay.router;
         let topic = match topic {

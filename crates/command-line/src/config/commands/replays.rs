@@ -44,7 +44,10 @@ impl ConfigBuilder<'_> {
 
     fn start(&mut self, args: ReplayStartArgs) -> Option<Command> {
         self.require_arguments_of_source(&args);
-        let settings = self.publishing(&args.publishing)?;
+        let mut settings = self.publishing(&args.publishing)?;
+        if let Some(table) = args.table.clone() {
+            settings.relay.outbox.tables = vec![table];
+        }
         let router = &settings.relay.router;
         let options = args.change.options();
         let destination = match args.in_place {
@@ -92,8 +95,11 @@ impl ConfigBuilder<'_> {
             ("to-time", args.to_time.is_some()),
             ("event-type", !args.event_type.is_empty()),
         ];
-        let of_table =
-            [("event-id", !args.event_id.is_empty()), ("order-by", !args.order_by.is_empty())];
+        let of_table = [
+            ("event-id", !args.event_id.is_empty()),
+            ("order-by", !args.order_by.is_empty()),
+            ("table", args.table.is_some()),
+        ];
         let (others, source) = match args.source {
             ReplaySource::Wal => (&of_table[..], "table"),
             ReplaySource::Table => (&of_wal[..], "wal"),
