@@ -26,6 +26,16 @@ async fn with_failover_slot(server: &PrivatePostgres) -> Option<InboxDatabase> {
     Some(world)
 }
 
+/// Moves the slot past the relay's own last record, which is all that is left. Otherwise
+/// `pg_upgrade` refuses the slot.
+async fn move_to_the_end(world: &InboxDatabase) {
+    let name = world.name();
+    let to_the_end = format!(
+        "SELECT pg_replication_slot_advance('{name}', pg_current_wal_flush_lsn()); CHECKPOINT"
+    );
+    world.execute(&to_the_end).await;
+}
+
 #[tokio::test]
 async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
     let Some((old, new)) = upgrade_or_skip() else { return };
@@ -43,7 +53,7 @@ async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
     }
     server.restart().expect("the old server");
     world.reconnect().await;
-    world.succeed(["upgrade", "prepare", "--yes", "--carry-over"]).await;
+    move_to_the_end(&world).await;
     server.upgrade(&new, &LOGICAL).expect("the new server");
     world.reconnect().await;
     assert_eq!(world.number(FAILOVER).await, 1);
@@ -69,7 +79,7 @@ async fn a_slot_that_was_carried_over_may_be_recovered_instead_and_nothing_is_lo
     let Some(mut world) = with_failover_slot(&server).await else { return };
     rows_from(&world, 0, 60).await;
     world.catch_up().await;
-    world.succeed(["upgrade", "prepare", "--yes", "--carry-over"]).await;
+    move_to_the_end(&world).await;
     server.upgrade(&new, &LOGICAL).expect("the new server");
     world.reconnect().await;
     rows_from(&world, 60, 40).await;

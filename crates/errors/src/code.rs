@@ -261,14 +261,8 @@ codes! {
     AnchorsInTheWay "anchors-in-the-way": USAGE, USAGE, USAGE;
     /// An anchor of this name exists.
     AnchorExists "anchor-exists": USAGE, USAGE, USAGE;
-    /// This version of Postgres carries no slot over.
-    CarryOverUnsupported "carry-over-unsupported": USAGE, USAGE, USAGE;
-    /// The slot has rows that no relay has confirmed.
-    RowsUnconfirmed "rows-unconfirmed": USAGE, USAGE, USAGE;
     /// Rows would never be published, and the operator has not agreed to their number.
     RowsWouldBeSkipped "rows-would-be-skipped": USAGE, USAGE, USAGE;
-    /// Other sessions keep writing to the WAL.
-    WalNeverQuiet "wal-never-quiet": USAGE, USAGE, USAGE;
     /// The state of the slot does not fit a finished upgrade.
     UpgradeNotCarriedOver "upgrade-not-carried-over": USAGE, USAGE, USAGE;
     /// The server cannot send a row before the new position of the slot.

@@ -6,7 +6,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Guesses, from the first word of the command line on, and the commands that do the work.
-const GUESSES: [(&str, &str); 88] = [
+const GUESSES: [(&str, &str); 87] = [
     ("adopt", "upgrade finish"),
     ("anchor delete", "anchor drop"),
     ("anchor describe", "anchor list"),
@@ -16,7 +16,6 @@ const GUESSES: [(&str, &str); 88] = [
     ("apply", "consumer run"),
     ("archive", "prune --archive"),
     ("backfill", "replay start --source table"),
-    ("carry-over", "upgrade prepare --carry-over"),
     ("config get", "config show"),
     ("config list", "config show"),
     ("config validate", "config check"),

@@ -19,12 +19,7 @@ pub(crate) enum UpgradeActionArgs {
     ///
     /// pg_upgrade refuses a server that has slots. Relays release their slot and wait. Producers need not stop.
     /// After the upgrade, `slot recover`, or a relay with --on-slot-lost recover, continues without loss.
-    ///
-    /// With --carry-over, the slot is moved to the end of the WAL instead, where pg_upgrade of Postgres 17 and newer
-    /// carries it over. Stop producers and relays before. Unpublished rows are never skipped: the command refuses while
-    /// there is one. The slots of all shards are moved.
-    #[command(after_help = "Examples:\n  walrelay upgrade prepare --project my-project\n  \
-        walrelay run --until-caught-up && walrelay upgrade prepare --carry-over")]
+    #[command(after_help = "Example:\n  walrelay upgrade prepare --project my-project")]
     Prepare(Box<UpgradePrepareArgs>),
     /// Take over a slot that pg_upgrade has carried over to a new server.
     ///
@@ -41,9 +36,6 @@ pub(crate) enum UpgradeActionArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 pub(crate) struct UpgradePrepareArgs {
-    /// Keep the slot, and move it to the end of the WAL; Postgres 17 and newer.
-    #[arg(long)]
-    pub carry_over: bool,
     #[command(flatten)]
     pub change: ChangeArgs,
     #[command(flatten)]

@@ -193,10 +193,6 @@ impl ConfigBuilder<'_> {
 
     fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<UpgradeConfig> {
         let (options, action) = match action {
-            UpgradeActionArgs::Prepare(args) if args.carry_over => {
-                let database = self.database(&args.options.database)?;
-                (args.change.options(), UpgradeAction::CarryOver(database))
-            }
             UpgradeActionArgs::Prepare(args) => {
                 let run = self.run(&args.options, Until::CaughtUp, OnSlotLost::Stop)?;
                 (args.change.options(), UpgradeAction::Prepare(Box::new(run.settings)))

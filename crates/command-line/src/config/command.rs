@@ -302,8 +302,6 @@ pub struct UpgradeConfig {
 pub enum UpgradeAction {
     /// Publish everything, and drop the slot.
     Prepare(Box<Settings>),
-    /// Move the slots to the end of the WAL, so that a server upgrade carries them over.
-    CarryOver(DatabaseConfig),
     /// Take over a slot that a server upgrade has carried over.
     Finish(DatabaseConfig),
     /// Cancel a preparation whose slot still exists.

@@ -5,7 +5,6 @@
 
 mod advance;
 mod anchor;
-mod carry_over;
 mod drain;
 mod forget;
 mod operator;
@@ -29,7 +28,6 @@ pub use anchor::{
     AdvancedAnchor, AnchorList, CreatedAnchor, create_anchor, drop_anchor, list_anchors,
     move_anchor,
 };
-pub use carry_over::{CarriedOver, carry_over};
 pub use forget::{ForgetOrder, ForgottenAggregates, forget_aggregates};
 pub use operator::{AdminSession, Change, DroppedShard, Loss, Operator, PrunableTable, Step};
 pub use preconditions::{

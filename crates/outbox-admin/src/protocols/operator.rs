@@ -100,8 +100,6 @@ pub enum Change {
     PrepareUpgrade { slot: String, anchors: usize },
     /// Cancels an upgrade whose slot still exists.
     CancelUpgrade { slot: String },
-    /// Moves the slots to the end of the WAL.
-    CarryOver { slots: Vec<String> },
     /// Takes over a slot that an upgrade has carried over.
     FinishUpgrade { slot: String, at: Lsn },
     /// Drops a slot. A lost slot has no rows.

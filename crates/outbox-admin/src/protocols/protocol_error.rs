@@ -78,19 +78,10 @@ pub enum ProtocolError {
     /// The number of shards cannot be changed in this state.
     #[error(transparent)]
     Reshard(#[from] ReshardingRefusal),
-    /// Anchors would be useless after the command, or block an upgrade.
+    /// Anchors would be useless after the command.
     #[error("slot {slot:?} has anchors that block the command: {}", names.join(", "))]
     AnchorsInTheWay { slot: String, names: Vec<String> },
 
-    /// This version of Postgres carries no slot over.
-    #[error("pg_upgrade carries no slot of Postgres {major} over")]
-    CarryOverUnsupported { major: i32 },
-    /// The slot has rows that no relay has confirmed.
-    #[error("slot {slot:?} has {rows} unconfirmed row(s)")]
-    RowsUnconfirmed { slot: String, rows: u64 },
-    /// Other sessions keep writing to the WAL.
-    #[error("other sessions keep writing to the WAL")]
-    WalNeverQuiet,
     /// The publication does not exist.
     #[error("publication {publication:?} does not exist")]
     PublicationMissing { publication: String },
@@ -224,9 +215,6 @@ impl Coded for ProtocolError {
             Self::ResetCancelled { .. } => Code::AnchorLost,
             Self::ReshardRunning | Self::Reshard(_) => Code::ReshardBlocked,
             Self::AnchorsInTheWay { .. } => Code::AnchorsInTheWay,
-            Self::CarryOverUnsupported { .. } => Code::CarryOverUnsupported,
-            Self::RowsUnconfirmed { .. } => Code::RowsUnconfirmed,
-            Self::WalNeverQuiet => Code::WalNeverQuiet,
             Self::NoUpgradePrepared { .. }
             | Self::NotCarriedOver { .. }
             | Self::NothingToAdopt { .. } => Code::UpgradeNotCarriedOver,

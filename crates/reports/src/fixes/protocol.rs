@@ -37,9 +37,6 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::TimeUnknown { .. }
         | E::ResetCancelled { .. }
         | E::ReshardRunning
-        | E::CarryOverUnsupported { .. }
-        | E::RowsUnconfirmed { .. }
-        | E::WalNeverQuiet
         | E::NoUpgradePrepared { .. }
         | E::NotCarriedOver { .. }
         | E::NothingToAdopt { .. }
@@ -87,13 +84,6 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
             "start the relay, which continues as before; `walrelay anchor list` shows which anchors there are"
         }
         E::ReshardRunning => "wait until it is done",
-        E::CarryOverUnsupported { .. } => {
-            "`walrelay upgrade prepare`, which drops the slot, and after the upgrade `walrelay slot recover`"
-        }
-        E::RowsUnconfirmed { .. } => {
-            "stop the producers, then `walrelay run --until-caught-up` publishes them"
-        }
-        E::WalNeverQuiet => "stop what writes to it, and run this again",
         E::NoUpgradePrepared { .. } => {
             "after `walrelay upgrade prepare` has dropped the slot, `walrelay slot recover` creates a new one"
         }

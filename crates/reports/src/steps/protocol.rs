@@ -37,9 +37,6 @@ pub fn change_text(change: &Change) -> String {
         Change::CancelUpgrade { slot } => {
             format!("cancel the upgrade that is prepared for slot {slot}")
         }
-        Change::CarryOver { slots } => {
-            format!("move to the end of the WAL: slot(s) {}", slots.join(", "))
-        }
         Change::FinishUpgrade { slot, at } => format!("take over slot {slot}, which is at {at}"),
         Change::DropSlot { slot, rows: None } => format!("drop slot {slot}, which is lost"),
         Change::DropSlot { slot, rows: Some(rows) } => {

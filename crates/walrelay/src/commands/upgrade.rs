@@ -4,8 +4,7 @@ use pgoutput_parser::Lsn;
 use serde::Serialize;
 use walrelay_command_line::config::{DatabaseConfig, UpgradeAction, UpgradeConfig};
 use walrelay_outbox_admin::protocols::{
-    CarriedOver, DroppedForUpgrade, UpgradePrepared, cancel_upgrade, carry_over, finish_upgrade,
-    prepare_upgrade,
+    DroppedForUpgrade, UpgradePrepared, cancel_upgrade, finish_upgrade, prepare_upgrade,
 };
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
@@ -24,7 +23,6 @@ pub async fn execute(config: UpgradeConfig, shutdown: &Shutdown) -> Result<(), E
     let terminal = Terminal::new(options, shutdown);
     match action {
         UpgradeAction::Prepare(settings) => prepare(&settings, terminal).await,
-        UpgradeAction::CarryOver(database) => carry_slots_over(&database, terminal).await,
         UpgradeAction::Finish(database) => finish(&database, terminal).await,
         UpgradeAction::Cancel(database) => cancel(&database, terminal).await,
     }
@@ -96,39 +94,6 @@ const UPGRADED: &str = "the server is not the one that was prepared: it is upgra
      next: walrelay slot recover, unless relays run with --on-slot-lost recover, which do it by themselves\n";
 
 #[derive(Debug, Serialize)]
-struct CarryOverJson<'a> {
-    slots: &'a [String],
-    lsn: String,
-}
-
-impl<'a> CarryOverJson<'a> {
-    fn new(CarriedOver { slots, end }: &'a CarriedOver) -> Self {
-        Self { slots, lsn: end.to_string() }
-    }
-}
-
-async fn carry_slots_over(
-    DatabaseConfig { connect, outbox }: &DatabaseConfig,
-    terminal: Terminal<'_>,
-) -> Result<(), Error> {
-    let carried = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
-        carry_over(session, outbox).await
-    });
-    let carried = carried.await?;
-    terminal.print_result(carried.as_ref(), carried_over_text, CarryOverJson::new)
-}
-
-fn carried_over_text(CarriedOver { slots, end }: &CarriedOver) -> String {
-    let slots: String =
-        slots.iter().map(|slot| format!("nothing waits: slot {slot}, at {end}\n")).collect();
-    slots
-        + "next: stop the server now, and run pg_upgrade; producers and relays stay stopped. It refuses if this database \
-           was written to since: then start the old server, and run this again\n\
-           then: start the new server, walrelay upgrade finish, and the relay\n\
-           instead of an upgrade: start the relay, which continues here\n"
-}
-
-#[derive(Debug, Serialize)]
 struct UpgradeFinishJson<'a> {
     slot: &'a str,
     lsn: String,
@@ -179,8 +144,6 @@ mod tests {
             DroppedForUpgrade { anchors: 1, settled_xid: 7, other_slots: vec!["other".to_owned()] };
         let prepared = UpgradePrepared::Dropped(dropped);
         assert_documented("upgrade prepare", &UpgradePrepareJson::new("s", &prepared));
-        let carried = CarriedOver { slots: vec!["s".to_owned()], end: Lsn::new(1) };
-        assert_documented("upgrade prepare --carry-over", &CarryOverJson::new(&carried));
         let finished = UpgradeFinishJson { slot: "s", lsn: "0/1".to_owned() };
         assert_documented("upgrade finish", &finished);
         assert_documented("upgrade cancel", &UpgradeCancelJson { slot: "s" });
