@@ -578,8 +578,10 @@ BEGIN
     PERFORM public.app_inbox_check(consumer, generation);
 
     -- No back-off is longer than five minutes. A later time was set before a step back of the clock.
+    -- The status is only a condition of the inner query, because the planner could otherwise choose
+    -- another index than the primary key.
     UPDATE public.app_inbox AS i SET next_attempt_at = now
-     WHERE i.consumer = consumer AND i.generation = generation AND i.status = 'retrying'
+     WHERE i.consumer = consumer AND i.generation = generation
        AND i.event_id = ANY (ARRAY(
          SELECT l.event_id FROM public.app_inbox AS l
           WHERE l.consumer = consumer AND l.generation = generation AND l.status = 'retrying'

@@ -53,7 +53,7 @@ fn fix_message_sql(event_id: &str) -> String {
 async fn an_event_is_only_tried_again_when_its_time_has_come() {
     let Some(world) = world().await else { return };
     world.apply(EACH, &[event(1, "a").failing("P0001"), event(2, "").failing("P0001")]).await;
-    world.run("UPDATE app_inbox SET next_attempt_at = now() + interval '1 hour'").await;
+    world.run("UPDATE app_inbox SET next_attempt_at = now() + interval '4 minutes'").await;
     let now = "SELECT count(*)::text FROM app_inbox_redeliver('c', 1, 'add(app_inbox_event)')";
     assert_eq!(world.text(now).await, "0");
     world.run("UPDATE app_inbox SET next_attempt_at = now() WHERE event_id = 'e2'").await;
