@@ -16,6 +16,7 @@ mod spilling;
 mod table;
 mod undecided;
 mod undecided_rows;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -26,10 +27,8 @@ use crate::backoff::Backoff;
 use crate::failure::{FailureClass, PublishFailure};
 use crate::flow_control::wal_budget::SpillMode;
 use crate::lanes::compact_parked_keys::CompactParkedKeys;
-use crate::lanes::lane::{
-    Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live,
-};
-use crate::lanes::outputs::{LaneOutputs, ParkCause, RowToRecord};
+use crate::lanes::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
+use crate::lanes::outputs::{LaneOutputs, ParkCause};
 use crate::lanes::table::LaneTable;
 use crate::lanes::undecided_rows::UndecidedRows;
 use crate::message::{Message, Topic};
@@ -101,6 +100,8 @@ pub struct Lanes {
     outputs: LaneOutputs,
     /// The number of parked keys with a lane.
     parked_count: usize,
+    /// The number of parked keys whose next rows wait in memory.
+    keys_waiting: usize,
     /// The parked keys without a lane.
     resting: CompactParkedKeys,
     /// Rows that were refused as invalid, until it is known whether their topic is at fault.
@@ -125,6 +126,7 @@ impl Lanes {
             random: Random::new(seed),
             outputs: LaneOutputs::default(),
             parked_count: 0,
+            keys_waiting: 0,
             resting: CompactParkedKeys::new(seed),
             undecided: BTreeMap::new(),
         }
@@ -138,24 +140,14 @@ impl Lanes {
             return self.push_to_record(id, row, &why);
         }
         let lane = &mut self.table[id];
-        match &mut lane.parked {
-            // The row goes behind the rows of its key in the table (I4).
-            Some(parked) if !lane.ordering_key.is_empty() => {
-                parked.append();
-                self.outputs.rows_to_record.push(match (parked.behind, self.spill) {
-                    (Behind::Spilled, _) | (_, SpillMode::Everything) => {
-                        RowToRecord::aside(id, row, &ParkCause::Spilled(None), None)
-                    }
-                    (Behind::Queued, _) => RowToRecord::queued(id, row),
-                });
+        if lane.sends_live_rows() {
+            lane.enqueue(row);
+            if lane.state == State::Empty {
+                lane.state = State::Ready;
+                self.ready.push_back(id);
             }
-            _ => {
-                lane.enqueue(row);
-                if lane.state == State::Empty {
-                    lane.state = State::Ready;
-                    self.ready.push_back(id);
-                }
-            }
+        } else {
+            self.push_behind(id, row);
         }
         self.debug_check(id);
     }
@@ -284,6 +276,10 @@ impl Lanes {
         self.table.check();
         let parked = self.table.ids().filter(|id| self.table[*id].parked.is_some());
         assert_eq!(parked.count(), self.parked_count, "I4: parked keys are miscounted");
+        let waits =
+            |id: &LaneId| self.table[*id].parked.as_ref().is_some_and(|it| it.waiting.is_some());
+        let waiting = self.table.ids().filter(waits).count();
+        assert_eq!(waiting, self.keys_waiting, "I4: keys with waiting rows are miscounted");
     }
 
     /// The number of keys with rows in dispatch state.

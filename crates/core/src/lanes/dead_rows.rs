@@ -56,8 +56,12 @@ impl Lanes {
 
     /// Records a row that can never be published. Its key continues or is held.
     pub(super) fn dead(&mut self, id: LaneId, row: Row, failure: &PublishFailure, now: Instant) {
-        let lane = &mut self.table[id];
-        let hold = self.policy.on_dead == OnDead::Hold && lane.is_ordered();
+        let hold = self.policy.on_dead == OnDead::Hold && self.table[id].is_ordered();
+        if hold {
+            // The dead row is in the table, behind them.
+            self.record_waiting_of(id);
+        }
+        let lane = &self.table[id];
         let is_claimed = matches!(row.origin, Origin::Claimed { .. });
         match row.origin {
             Origin::Claimed { attempts } => {

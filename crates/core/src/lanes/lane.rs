@@ -19,6 +19,8 @@
 //!                └─ more is held ─┘   │                └──────────▶ Pausing (backing off)
 //!                                     └─ table and append queue empty ─▶ (live again)
 //! ```
+//!
+//! Once few rows are left in the table, the rows behind them wait in memory: [`waiting`](super::waiting).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -196,6 +198,9 @@ pub(crate) struct Parked {
     pub(crate) is_timed: bool,
     /// Why rows behind the existing ones are recorded.
     pub(crate) behind: Behind,
+    /// Rows from the slot that wait in memory behind all rows in the table. None if such rows go into
+    /// the table.
+    pub(crate) waiting: Option<VecDeque<Row>>,
 }
 
 impl Parked {
@@ -210,6 +215,7 @@ impl Parked {
             failed: None,
             is_timed: false,
             behind: Behind::Queued,
+            waiting: None,
         }
     }
 }

@@ -97,7 +97,7 @@ impl Lanes {
             let topic = Topic::clone(&lane.topic);
             let random = self.random.next_u32();
             if let Err(again_at) = self.health.may_claim(&topic, random, now) {
-                self.pause(id, again_at);
+                self.pause_long(id, again_at);
                 self.rest_if_lanes_scarce(id, now);
                 continue;
             }
@@ -138,13 +138,15 @@ impl Lanes {
         else {
             panic!("I4: {id:?} was answered without a claim");
         };
+        self.keep_waiting_behind(id, &claimed);
+        let lane = &mut self.table[id];
         if claimed.rows.is_empty() {
             match claimed.held_for {
-                Some(held_for) => self.pause(id, now + held_for),
+                Some(held_for) => self.pause_long(id, now + held_for),
                 None if appended || rows_durable < rows_handed_over => {
                     self.pause(id, now + Self::CLAIM_RETRY_PAUSE);
                 }
-                None => self.unpark(id),
+                None => self.return_to_lane(id),
             }
             self.debug_check(id);
             return;
@@ -178,7 +180,7 @@ impl Lanes {
 
     /// Notes that the store could not answer. The key waits until `again_at`.
     pub fn claim_failed(&mut self, id: LaneId, again_at: Instant) {
-        self.pause(id, again_at);
+        self.pause_long(id, again_at);
     }
 
     /// Notes that a row handed over for recording is durable in dispatch state.
@@ -250,7 +252,7 @@ impl Lanes {
         lane.rest();
         if let Some(parked) = &mut lane.parked {
             parked.is_timed = is_timed;
-            self.pause(id, now + delay);
+            self.pause_long(id, now + delay);
             self.rest_if_lanes_scarce(id, now);
         }
         self.table.remove_if_unused(id);
@@ -353,6 +355,12 @@ impl Lanes {
     pub(super) fn pause(&mut self, id: LaneId, until: Instant) {
         self.set_redelivery(id, Redelivery::Pausing { until });
         self.look_at(until, id);
+    }
+
+    /// Changes the time of the next check of a parked key, which may be far away.
+    fn pause_long(&mut self, id: LaneId, until: Instant) {
+        self.record_waiting_of(id);
+        self.pause(id, until);
     }
 
     fn set_redelivery(&mut self, id: LaneId, redelivery: Redelivery) {

@@ -118,6 +118,7 @@ impl Lanes {
             matches!(parked.redelivery, Redelivery::Pausing { .. })
                 && parked.is_timed
                 && parked.rows_durable == parked.rows_handed_over
+                && parked.waiting.is_none()
         });
         if lane.state != State::Empty || !is_known {
             return;

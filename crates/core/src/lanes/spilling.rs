@@ -28,6 +28,7 @@ impl Lanes {
         self.spill = spill;
         if spill != SpillMode::Off {
             self.decide_all(now);
+            self.record_waiting();
         }
         let mut spilled: Vec<_> = self.table.ids().filter(|id| self.must_spill(*id)).collect();
         spilled.sort_by_key(|id| self.table[*id].queue.front().map(|row| row.message.position()));

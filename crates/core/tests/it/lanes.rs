@@ -8,4 +8,5 @@ mod parking;
 mod resting;
 mod sick;
 mod steps;
+mod waiting;
 mod waking;

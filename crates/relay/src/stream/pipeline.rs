@@ -270,6 +270,11 @@ impl Flow {
             publishes.start(batch);
         }
         lanes.hold_up(budget, publishes.outstanding(), now);
+        let room = budget.reload_capacity();
+        // Nothing is claimed then, so rows would wait behind their keys' last rows for ever.
+        if mode != SessionMode::Streaming || room == 0 {
+            lanes.record_waiting();
+        }
         let outputs = lanes.outputs();
         observer.rows_to_record(&outputs.rows_to_record);
         observer.finished(&outputs.finished);
@@ -292,7 +297,6 @@ impl Flow {
             && recorded_rows.all_passed()
             && recorder.may_claim();
         if may_claim && lanes.has_claims() {
-            let room = budget.reload_capacity();
             let keys = if room > 0 { lanes.claims(CLAIM_KEYS_MAX, now) } else { Vec::new() };
             if !keys.is_empty() {
                 recorder.claim(ClaimRequest { keys, bytes_max: room, through: *through });
