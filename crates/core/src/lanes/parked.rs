@@ -127,14 +127,13 @@ impl Lanes {
     ///
     /// The key was not being claimed.
     pub fn claimed(&mut self, id: LaneId, claimed: ClaimAnswer, now: Instant) {
-        let lane = &mut self.table[id];
         let Some(Parked {
             redelivery: Redelivery::Claiming { appended },
             rows_handed_over,
             rows_durable,
             failures,
             ..
-        }) = lane.parked
+        }) = self.table[id].parked
         else {
             panic!("I4: {id:?} was answered without a claim");
         };

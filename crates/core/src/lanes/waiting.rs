@@ -1,9 +1,9 @@
 //! Rows that wait in memory behind the last rows of their key in dispatch state.
 //!
-//! A busy key gets new rows during each claim. If these went into the table, it would never be empty
-//! for such a key, and the key would never return to its live lane. So once few rows are left in
-//! the table, the rows behind them wait here. They go into the table after all if the last rows
-//! cannot be delivered, if a dead row holds the key, or if they use too much memory or WAL.
+//! A busy key gets new rows during each claim. If these went into the table, it would never be empty,
+//! and the key would never return to its live lane. So once few rows are left in the table, the
+//! rows behind them wait here. They go into the table after all if they use too much memory or WAL,
+//! or if the rows before them are not delivered.
 
 use std::collections::VecDeque;
 
