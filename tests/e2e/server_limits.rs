@@ -147,6 +147,18 @@ async fn a_relay_whose_connection_falls_silent_while_the_relay_starts_connects_a
     assert_eq!(world.pubsub.stored_count(), 10);
 }
 
+/// Passes each connection on to `upstream`.
+async fn forward(listener: TcpListener, upstream: String) {
+    let mut connections = JoinSet::new();
+    while let Ok((mut client, _)) = listener.accept().await {
+        let upstream = upstream.clone();
+        connections.spawn(async move {
+            let mut server = TcpStream::connect(&upstream).await?;
+            copy_bidirectional(&mut client, &mut server).await
+        });
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_there_at_first_is_awaited() {
     let Some(world) = InboxDatabase::create().await else { return };
@@ -165,13 +177,7 @@ async fn a_server_that_is_not_there_at_first_is_awaited() {
     consumer.wait_for_line(DEADLINE, "cannot start yet").await;
     let listener = TcpListener::bind(address).await.expect("the port is still free");
     let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        let mut connections = JoinSet::new();
-        while let Ok((mut client, _)) = listener.accept().await {
-            let Ok(mut server) = TcpStream::connect(&upstream).await else { continue };
-            connections.spawn(async move { copy_bidirectional(&mut client, &mut server).await });
-        }
-    });
+    tasks.spawn(forward(listener, upstream));
     world.wait_applied(5).await;
     world.assert_applied_exactly_once().await;
 }

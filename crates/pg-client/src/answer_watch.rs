@@ -22,18 +22,49 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// The time limit of that other connection.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// ReadyForQuery without its last byte, the state of the transaction.
-const READY_FOR_QUERY: [u8; 5] = [b'Z', 0, 0, 0, 5];
+/// The type of ReadyForQuery, the last message of an answer.
+const READY_FOR_QUERY: u8 = b'Z';
 
 /// The traffic of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Traffic {
     /// The last time at which bytes were written or read, while an answer is due.
     awaited_since: Option<Instant>,
     /// Whether the last read found nothing. Otherwise we do not read, and the silence is ours.
     is_reading: bool,
-    /// The last bytes that were read.
-    tail: [u8; 6],
+    messages: Messages,
+}
+
+/// Follows the messages of the server: one byte of type, four of length, and the rest.
+#[derive(Debug, Default)]
+struct Messages {
+    header: [u8; 5],
+    header_len: usize,
+    /// Bytes of the current message that are still missing.
+    rest: usize,
+}
+
+impl Messages {
+    /// Takes the next bytes. Returns whether a message of this type begins in them.
+    fn take(&mut self, mut bytes: &[u8], wanted: u8) -> bool {
+        let mut is_there = false;
+        while !bytes.is_empty() {
+            let skipped = self.rest.min(bytes.len());
+            bytes = &bytes[skipped..];
+            self.rest -= skipped;
+            let taken = bytes.len().min(self.header.len() - self.header_len);
+            self.header[self.header_len..][..taken].copy_from_slice(&bytes[..taken]);
+            self.header_len += taken;
+            bytes = &bytes[taken..];
+            let [tag, length @ ..] = self.header;
+            if self.header_len == self.header.len() {
+                is_there |= tag == wanted;
+                self.header_len = 0;
+                self.rest = (u32::from_be_bytes(length) as usize).saturating_sub(length.len());
+            }
+        }
+        is_there
+    }
 }
 
 impl Traffic {
@@ -43,12 +74,8 @@ impl Traffic {
 
     fn read(&mut self, bytes: &[u8]) {
         self.is_reading = false;
-        let kept = bytes.len().min(self.tail.len());
-        self.tail.rotate_left(kept);
-        let start = self.tail.len() - kept;
-        self.tail[start..].copy_from_slice(&bytes[bytes.len() - kept..]);
+        let is_answered = self.messages.take(bytes, READY_FOR_QUERY);
         if self.awaited_since.is_some() {
-            let is_answered = self.tail.starts_with(&READY_FOR_QUERY);
             self.awaited_since = (!is_answered).then(Instant::now);
         }
     }
@@ -65,8 +92,7 @@ pub(crate) struct AnswerWatch(Arc<Mutex<Traffic>>);
 impl AnswerWatch {
     /// Wraps a stream whose traffic the returned watch sees.
     pub(crate) fn over(stream: Stream) -> (WatchedStream, Self) {
-        let traffic = Traffic { awaited_since: None, is_reading: false, tail: [0; 6] };
-        let watch = Self(Arc::new(Mutex::new(traffic)));
+        let watch = Self(Arc::new(Mutex::new(Traffic::default())));
         (WatchedStream { stream, watch: watch.clone() }, watch)
     }
 
@@ -154,13 +180,9 @@ impl AsyncWrite for WatchedStream {
 mod tests {
     use super::*;
 
-    fn traffic() -> Traffic {
-        Traffic { awaited_since: None, is_reading: false, tail: [0; 6] }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn only_a_missing_answer_that_somebody_reads_for_is_silence() {
-        let mut traffic = traffic();
+        let mut traffic = Traffic::default();
         traffic.is_reading = true;
         assert_eq!(traffic.silent_since(), None, "nothing was asked");
         traffic.wrote();
@@ -169,12 +191,26 @@ mod tests {
         assert_eq!(traffic.silent_since(), None, "it was just read, and not asked for more");
         traffic.is_reading = true;
         assert!(traffic.silent_since().is_some(), "the rest of the answer is missing");
-        traffic.read(b"Z\0\0");
+        traffic.read(b"\0\0\x04Z\0\0");
         traffic.read(b"\0\x05I");
         traffic.is_reading = true;
         assert_eq!(traffic.silent_since(), None);
         traffic.read(b"A\0\0\0\x08note");
         traffic.is_reading = true;
         assert_eq!(traffic.silent_since(), None, "a notification is no answer");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_complete_although_a_notification_follows_in_the_same_packet() {
+        let mut traffic = Traffic::default();
+        traffic.wrote();
+        traffic.read(b"C\0\0\0\x05\0Z\0\0\0\x05IA\0\0\0\x08Z\0\0");
+        traffic.read(b"\0");
+        traffic.is_reading = true;
+        assert_eq!(traffic.silent_since(), None);
+        traffic.wrote();
+        traffic.read(b"D\0\0\0\x0aZ\0\0\0\x05I");
+        traffic.is_reading = true;
+        assert!(traffic.silent_since().is_some(), "a value that looks like the end is none");
     }
 }

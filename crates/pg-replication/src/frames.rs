@@ -35,6 +35,8 @@ pub struct Frames<R> {
     limits: CondenseLimits,
     silence_limit: Duration,
     last_notice: Option<ServerError>,
+    /// The number of frames with WAL so far, and of parts of large ones.
+    wal_count: u64,
     read_at: Instant,
     /// Fires when the silence may have lasted too long, and is reset only then.
     silence: Pin<Box<Sleep>>,
@@ -83,6 +85,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
             limits: settings.condense_limits(),
             silence_limit: settings.silence_limit,
             last_notice: None,
+            wal_count: 0,
             read_at: Instant::now(),
             silence: Box::pin(sleep(settings.silence_limit)),
         }
@@ -127,6 +130,12 @@ impl<R: AsyncRead + Unpin> Frames<R> {
             Ok(Err(error)) if error.server().is_some() => Some(error),
             Ok(_) | Err(_) => None,
         }
+    }
+
+    /// Returns a number that grows whenever a part of the WAL arrives.
+    #[must_use]
+    pub const fn wal_count(&self) -> u64 {
+        self.wal_count
     }
 
     /// Returns the last notice of the server in this session.
@@ -183,12 +192,18 @@ impl<R: AsyncRead + Unpin> Frames<R> {
             };
             match large {
                 LargeFrameProgress::Nothing => {}
-                LargeFrameProgress::Arriving => return Ok(None),
+                LargeFrameProgress::Arriving => {
+                    self.wal_count += 1;
+                    return Ok(None);
+                }
                 LargeFrameProgress::Complete => return Ok(Some(Place::Condensed)),
             }
             match self.incoming.take() {
                 Ok(Some(located)) if located.tag == backend::COPY_DATA_TAG => {
-                    return Ok(Some(Place::Buffer(located.body())));
+                    let body = located.body();
+                    let is_keepalive = self.incoming.bytes(body.clone()).starts_with(b"k");
+                    self.wal_count += u64::from(!is_keepalive);
+                    return Ok(Some(Place::Buffer(body)));
                 }
                 Ok(Some(located)) => self.take_other(located)?,
                 Ok(None) => return Ok(None),

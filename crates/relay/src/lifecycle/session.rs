@@ -3,6 +3,7 @@
 //! Generic over the [`Server`], so that the simulation starts sessions with this code.
 
 use std::num::NonZeroU32;
+use std::slice::from_ref;
 use std::time::Duration;
 
 use pgoutput_parser::{Decoder, Lsn, Position};
@@ -32,7 +33,6 @@ use crate::stream::publish_calls::PublishCalls;
 use crate::stream::publisher::Publisher;
 use crate::stream::replay_filter::ReplayFilter;
 use crate::stream::stop_position::StopPosition;
-use crate::stream::unsent_wal::UnsentWal;
 use walrelay_errors::{Action, Code, Coded as _, ErrorContext};
 
 /// The settings of a session, and the constants that go with them.
@@ -205,9 +205,8 @@ pub async fn open<C: Server, P: Publisher>(
 
     let settled = database.settled().await?;
     let SessionSettings { outbox: Outbox { slot, publication, .. }, stream, .. } = settings;
-    let publications = [publication.clone()];
-    let (frames, mut feedback) = match replication.start(slot, &publications, settled, stream).await
-    {
+    let started = replication.start(slot, from_ref(publication), settled, stream).await;
+    let (frames, mut feedback) = match started {
         Ok(halves) => halves,
         Err(error) => return holder_or_error(error, database, log).await,
     };
@@ -251,7 +250,6 @@ pub async fn open<C: Server, P: Publisher>(
             tracker: Tracker::new(),
             budget: budget(settings),
             wal_budget,
-            unsent: UnsentWal::default(),
             server_stalls: observer.server_stalls(),
             lanes,
             source,

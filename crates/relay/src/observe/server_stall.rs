@@ -1,7 +1,7 @@
 //! Reports a server that does not send its WAL, or does not end commits.
 
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::Instant;
 
 use prometheus_client::metrics::gauge::Gauge;
 use walrelay_errors::Code;
@@ -10,11 +10,13 @@ use walrelay_pg_client::ServerError;
 
 use crate::observe::health::Health;
 use crate::observe::server_reasons::{commits_wait, unsent};
-use crate::stream::unsent_wal::UNSENT_AGE_MAX;
+use crate::stream::unsent_wal::{Arrived, UNSENT_AGE_MAX, UnsentWal};
+use crate::stream::wal_end::Measured;
 
 /// Reports that the server does not send, or that its commits wait.
 #[derive(Debug)]
 pub struct ServerStalls {
+    unsent: UnsentWal,
     age: AgeGauge,
     health: Health,
     reported: Vec<Reason>,
@@ -24,23 +26,24 @@ pub struct ServerStalls {
 type AgeGauge = Gauge<f64, AtomicU64>;
 
 impl ServerStalls {
-    pub(super) const fn new(age: AgeGauge, health: Health) -> Self {
-        Self { age, health, reported: Vec::new() }
+    pub(super) fn new(age: AgeGauge, health: Health) -> Self {
+        Self { unsent: UnsentWal::default(), age, health, reported: Vec::new() }
     }
 
-    /// Takes a measurement. `notice` is the last text of the server. Logs stalls that are new.
+    /// Takes a measurement, and the last notice of the server. Logs stalls that are new.
     pub fn measured(
         &mut self,
-        unsent_age: Duration,
-        commit_wait: Duration,
-        notice: Option<&ServerError>,
+        measured: &Measured,
+        (arrived, notice): (Arrived, Option<&ServerError>),
+        now: Instant,
     ) {
+        let unsent_age = self.unsent.measured(measured, arrived, now);
         self.age.set(unsent_age.as_secs_f64());
         let mut stalls = Vec::new();
         if unsent_age >= UNSENT_AGE_MAX {
             stalls.push(unsent(notice));
         }
-        if commit_wait >= UNSENT_AGE_MAX {
+        if measured.commit_wait >= UNSENT_AGE_MAX {
             stalls.push(commits_wait());
         }
         if stalls == self.reported {
@@ -73,8 +76,14 @@ impl Health {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use pgoutput_parser::Lsn;
+    use walrelay_core::WalRetentionLimit;
+
     use super::*;
     use crate::observe::health::Phase;
+    use crate::stream::wal_end::SenderState;
 
     fn texts(health: &Health) -> Vec<String> {
         health.reasons_not_ready().iter().map(ToString::to_string).collect()
@@ -85,18 +94,27 @@ mod tests {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
         let mut stalls = ServerStalls::new(AgeGauge::default(), health.clone());
-        let second = Duration::from_secs(1);
+        let start = Instant::now();
         let notice = ServerError {
             message: "replication slot \"standby\" does not exist".to_owned(),
             ..ServerError::default()
         };
-        stalls.measured(second * 19, second, Some(&notice));
-        assert!(texts(&health).is_empty());
-        stalls.measured(second * 20, second, Some(&notice));
-        assert!(texts(&health)[0].contains(&notice.message), "{:?}", texts(&health));
-        stalls.measured(second, second * 30, None);
-        assert_eq!(texts(&health), [commits_wait().to_string()]);
-        stalls.measured(second, second, None);
-        assert!(texts(&health).is_empty());
+        // The server has WAL up to 200, and sends none after 100.
+        let mut measured = |to, commit_wait, notice, seconds| {
+            let wal = Measured {
+                sender: SenderState::Waiting,
+                commit_wait: Duration::from_secs(commit_wait),
+                ..Measured::new(Lsn::new(200), WalRetentionLimit::Unlimited)
+            };
+            let arrived = Arrived { to: Lsn::new(to), wal_count: 0, is_reading: true };
+            stalls.measured(&wal, (arrived, notice), start + Duration::from_secs(seconds));
+            texts(&health)
+        };
+        measured(100, 0, None, 0);
+        assert!(measured(100, 1, Some(&notice), 19).is_empty());
+        let told = measured(100, 1, Some(&notice), 20);
+        assert!(told[0].contains(&notice.message), "{told:?}");
+        assert_eq!(measured(200, 30, None, 21), [commits_wait().to_string()]);
+        assert!(measured(200, 1, None, 22).is_empty());
     }
 }

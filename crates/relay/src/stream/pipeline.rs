@@ -18,7 +18,6 @@ use walrelay_core::{
     WalBudget,
 };
 use walrelay_outbox_store::{DUE_KEYS_MAX, Due, PublicationCheck, Store};
-use walrelay_pg_client::ServerError;
 use walrelay_pg_replication::{Feedback, Frames};
 
 use crate::failpoint;
@@ -38,7 +37,7 @@ use crate::stream::publish_calls::{
 use crate::stream::publisher::Publisher;
 use crate::stream::replay_filter::ReplayFilter;
 use crate::stream::stop_position::StopPosition;
-use crate::stream::unsent_wal::UnsentWal;
+use crate::stream::unsent_wal::Arrived;
 use crate::stream::wal_end::{Measured, WalEnd};
 use crate::stream::watermark_journal::InFlight;
 
@@ -82,8 +81,6 @@ pub struct Flow {
     pub budget: Budget,
     /// The limit of retained WAL (I10).
     pub wal_budget: WalBudget,
-    /// WAL that the server has not sent.
-    pub unsent: UnsentWal,
     /// Reports a server that does not send.
     pub server_stalls: ServerStalls,
     /// The queued rows, by key.
@@ -203,11 +200,7 @@ where
             }
 
             // A new measurement of retained WAL. If it is too much, rows are recorded (I10).
-            measured = wal_end.next(), if mode == SessionMode::Streaming => {
-                let is_reading = flow.may_read(mode);
-                flow.sender_measured(&measured, feedback.received_to(), is_reading, frames.last_notice());
-                flow.wal_measured(measured, publishes);
-            }
+            measured = wal_end.next(), if mode == SessionMode::Streaming => flow.measured(measured, (frames, feedback), publishes),
 
             // A back-off ends.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
@@ -335,17 +328,21 @@ impl Flow {
         }
     }
 
-    /// Takes a measurement of the server process that sends.
-    fn sender_measured(
+    /// Takes a measurement of the server.
+    fn measured<R: AsyncRead + Unpin, W: AsyncWrite + Unpin, P: Publisher>(
         &mut self,
-        measured: &Measured,
-        received: Lsn,
-        is_reading: bool,
-        notice: Option<&ServerError>,
+        measured: Measured,
+        (frames, feedback): (&Frames<R>, &Feedback<W>),
+        publishes: &mut PublishCalls<P>,
     ) {
+        let arrived = Arrived {
+            to: feedback.received_to(),
+            wal_count: frames.wal_count(),
+            is_reading: self.may_read(SessionMode::Streaming),
+        };
         let now = Instant::now().into_std();
-        let age = self.unsent.measured(measured, received, is_reading, now);
-        self.server_stalls.measured(age, measured.commit_wait, notice);
+        self.server_stalls.measured(&measured, (arrived, frames.last_notice()), now);
+        self.wal_measured(measured, publishes);
     }
 
     /// Takes a measurement of the end of WAL.

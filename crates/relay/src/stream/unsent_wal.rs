@@ -14,6 +14,18 @@ use crate::stream::wal_end::{Measured, SenderState};
 /// ten seconds.
 pub const UNSENT_AGE_MAX: Duration = Duration::from_secs(20);
 
+/// What has arrived from the server so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrived {
+    /// The position that the stream has reached.
+    pub to: Lsn,
+    /// A number that grows whenever a part of the WAL arrives. Rows of a long transaction do not
+    /// move the position.
+    pub wal_count: u64,
+    /// Whether the relay reads.
+    pub is_reading: bool,
+}
+
 /// Follows the WAL that was measured and has not been sent.
 #[derive(Debug, Default)]
 pub struct UnsentWal {
@@ -21,33 +33,21 @@ pub struct UnsentWal {
     missing: Option<(Lsn, Instant)>,
     /// The last time at which the silence had another reason.
     excused_at: Option<Instant>,
-    /// Whether anything of the WAL has arrived since the last measurement.
-    has_arrived: bool,
+    /// What had arrived at the last measurement.
+    before: Option<Arrived>,
 }
 
 impl UnsentWal {
-    /// Records that a change or a later position has arrived.
-    pub const fn arrived(&mut self) {
-        self.has_arrived = true;
-    }
-
-    /// Takes a measurement and returns the age. `received` is the position of the stream, and
-    /// `is_reading` says whether the relay reads it.
-    pub fn measured(
-        &mut self,
-        measured: &Measured,
-        received: Lsn,
-        is_reading: bool,
-        now: Instant,
-    ) -> Duration {
-        if self.missing.is_some_and(|(end, _)| end <= received) {
+    /// Takes a measurement and returns the age.
+    pub fn measured(&mut self, measured: &Measured, arrived: Arrived, now: Instant) -> Duration {
+        if self.missing.is_some_and(|(end, _)| end <= arrived.to) {
             self.missing = None;
         }
-        if received < measured.wal_end {
+        if arrived.to < measured.wal_end {
             self.missing.get_or_insert((measured.wal_end, now));
         }
-        let has_arrived = std::mem::take(&mut self.has_arrived);
-        if has_arrived || !is_reading || measured.sender == SenderState::Busy {
+        let is_silent = self.before.replace(arrived) == Some(arrived);
+        if !is_silent || !arrived.is_reading || measured.sender == SenderState::Busy {
             self.excused_at = Some(now);
         }
         let Some((_, since)) = self.missing else { return Duration::ZERO };
@@ -72,25 +72,21 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut wal = UnsentWal::default();
-        let mut age = |end, received, is_reading, sender, seconds| {
-            wal.measured(&measured(end, sender), Lsn::new(received), is_reading, at(seconds))
-                .as_secs()
+        let mut age = |end, (to, wal_count, is_reading), sender, seconds| {
+            let arrived = Arrived { to: Lsn::new(to), wal_count, is_reading };
+            wal.measured(&measured(end, sender), arrived, at(seconds)).as_secs()
         };
         let waiting = SenderState::Waiting;
-        assert_eq!(age(100, 100, true, waiting, 0), 0, "all was sent");
-        assert_eq!(age(200, 100, true, waiting, 1), 0);
-        assert_eq!(age(300, 100, true, waiting, 11), 10, "of the oldest end");
-        assert_eq!(age(300, 250, true, waiting, 12), 0, "the oldest end has arrived");
-        assert_eq!(age(300, 250, true, waiting, 40), 28);
-        assert_eq!(age(300, 250, false, waiting, 41), 0, "our own pause");
-        assert_eq!(age(300, 250, true, waiting, 45), 4);
-        assert_eq!(age(300, 250, true, SenderState::Busy, 50), 0, "it decodes");
-        assert_eq!(age(300, 250, true, waiting, 53), 3);
-        wal.arrived();
-        assert_eq!(
-            wal.measured(&measured(300, waiting), Lsn::new(250), true, at(60)),
-            Duration::ZERO,
-            "rows of an open transaction arrive"
-        );
+        assert_eq!(age(100, (100, 1, true), waiting, 0), 0, "all was sent");
+        assert_eq!(age(200, (100, 1, true), waiting, 1), 0);
+        assert_eq!(age(300, (100, 1, true), waiting, 11), 10, "of the oldest end");
+        assert_eq!(age(300, (250, 2, true), waiting, 12), 0, "the oldest end has arrived");
+        assert_eq!(age(300, (250, 2, true), waiting, 40), 28);
+        assert_eq!(age(300, (250, 2, false), waiting, 41), 0, "our own pause");
+        assert_eq!(age(300, (250, 2, true), waiting, 42), 0, "we have just begun to read again");
+        assert_eq!(age(300, (250, 2, true), waiting, 45), 3);
+        assert_eq!(age(300, (250, 2, true), SenderState::Busy, 50), 0, "it decodes");
+        assert_eq!(age(300, (250, 2, true), waiting, 53), 3);
+        assert_eq!(age(300, (250, 3, true), waiting, 60), 0, "rows of an open transaction arrive");
     }
 }

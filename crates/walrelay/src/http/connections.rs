@@ -57,17 +57,26 @@ impl BoundedListener {
         if self.reserve.is_none() {
             self.reserve = spare_descriptor().ok();
         }
-        match self.listener.poll_accept(cx) {
-            // Without a free descriptor the kernel refuses before it looks for a client.
-            Poll::Ready(Err(error)) if self.reserve.take().is_some() => {
-                let accepted = self.listener.poll_accept(cx);
-                match accepted {
-                    Poll::Ready(_) => tracing::warn!(%error, "accepting a client failed once"),
-                    Poll::Pending => self.reserve = spare_descriptor().ok(),
-                }
-                accepted
-            }
-            accepted => accepted,
+        let first = self.listener.poll_accept(cx);
+        let Poll::Ready(Err(error)) = &first else { return first };
+        // Without a free descriptor the kernel refuses before it looks for a client.
+        if self.reserve.take().is_none() {
+            return first;
+        }
+        let second = self.listener.poll_accept(cx);
+        match second {
+            Poll::Ready(_) => tracing::warn!(%error, "accepting a client failed once"),
+            Poll::Pending => self.reserve = spare_descriptor().ok(),
+        }
+        second
+    }
+
+    /// Waits after a failed accept. The client that has the reserve gets its answer meanwhile.
+    async fn pause(&mut self) {
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+        self.reserve = spare_descriptor().ok();
+        if self.reserve.is_none() {
+            self.open.close_oldest();
         }
     }
 }
@@ -84,14 +93,9 @@ impl axum::serve::Listener for BoundedListener {
                 }
                 Err(error) => {
                     // The process has no free descriptors, or the peer is already gone. Serving
-                    // continues in both cases. The client that has the reserve gets its answer
-                    // within the pause.
+                    // continues in both cases.
                     tracing::debug!(%error, "accept");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    self.reserve = spare_descriptor().ok();
-                    if self.reserve.is_none() {
-                        self.open.close_oldest();
-                    }
+                    self.pause().await;
                 }
             }
         }

@@ -32,18 +32,11 @@ impl Flow {
             source,
             extent,
             observer,
-            unsent,
             ..
         } = self;
         let XLogData { wal_start: at, data, .. } = match frame {
-            Frame::XLogData(data) => {
-                unsent.arrived();
-                data
-            }
+            Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
-                if keepalive.wal_end > feedback.received_to() {
-                    unsent.arrived();
-                }
                 feedback.note_keepalive(&keepalive);
                 if let Some(boundary) = decoder.boundary(&keepalive) {
                     tracker.observe(boundary);

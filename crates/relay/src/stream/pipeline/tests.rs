@@ -46,7 +46,6 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
     let observer = Observer::new(Metrics::new(), Health::new());
     Flow {
         router: Router::new(router),
-        unsent: UnsentWal::default(),
         server_stalls: observer.server_stalls(),
         recorded_rows: AlreadyRecorded::unread(Lsn::ZERO),
         may_have_more_due_keys: false,
