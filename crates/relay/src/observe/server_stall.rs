@@ -100,14 +100,14 @@ mod tests {
             ..ServerError::default()
         };
         // The server has WAL up to 200, and sends none after 100.
-        let mut measured = |to, commit_wait, notice, seconds| {
+        let mut measured = |to, commit_wait, said, seconds| {
             let wal = Measured {
                 sender: SenderState::Waiting,
                 commit_wait: Duration::from_secs(commit_wait),
                 ..Measured::new(Lsn::new(200), WalRetentionLimit::Unlimited)
             };
             let arrived = Arrived { to: Lsn::new(to), wal_count: 0, is_reading: true };
-            stalls.measured(&wal, (arrived, notice), start + Duration::from_secs(seconds));
+            stalls.measured(&wal, (arrived, said), start + Duration::from_secs(seconds));
             texts(&health)
         };
         measured(100, 0, None, 0);
