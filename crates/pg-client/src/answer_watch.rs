@@ -182,8 +182,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_missing_answer_that_somebody_reads_for_is_silence() {
-        let mut traffic = Traffic::default();
-        traffic.is_reading = true;
+        let mut traffic = Traffic { is_reading: true, ..Traffic::default() };
         assert_eq!(traffic.silent_since(), None, "nothing was asked");
         traffic.wrote();
         assert!(traffic.silent_since().is_some());
