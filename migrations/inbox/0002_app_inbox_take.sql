@@ -578,16 +578,16 @@ BEGIN
     PERFORM public.app_inbox_check(consumer, generation);
 
     -- No back-off is longer than five minutes. A later time was set before a step back of the clock.
-    -- The status is only a condition of the inner query, because the planner could otherwise choose
-    -- another index than the primary key.
-    UPDATE public.app_inbox AS i SET next_attempt_at = now
-     WHERE i.consumer = consumer AND i.generation = generation
-       AND i.event_id = ANY (ARRAY(
-         SELECT l.event_id FROM public.app_inbox AS l
-          WHERE l.consumer = consumer AND l.generation = generation AND l.status = 'retrying'
-            AND l.next_attempt_at > now + interval '5 minutes' AND l.next_attempt_at < 'infinity'
-          ORDER BY l.next_attempt_at LIMIT batch
-            FOR NO KEY UPDATE SKIP LOCKED));
+    ids := ARRAY(
+      SELECT i.event_id FROM public.app_inbox AS i
+       WHERE i.consumer = consumer AND i.generation = generation AND i.status = 'retrying'
+         AND i.next_attempt_at > now + interval '5 minutes' AND i.next_attempt_at < 'infinity'
+       ORDER BY i.next_attempt_at LIMIT batch
+         FOR NO KEY UPDATE SKIP LOCKED);
+    IF ids <> '{}' THEN
+      UPDATE public.app_inbox AS i SET next_attempt_at = now
+       WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = ANY (ids);
+    END IF;
 
     WITH due AS (
       SELECT i.ordering_key, i.event_id FROM public.app_inbox AS i

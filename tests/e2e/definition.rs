@@ -24,7 +24,7 @@ async fn the_slot_of_one_outbox_is_not_read_through_another() {
         &["run", "--until-caught-up"],
         &["init", "--publication", &second],
         &["slot", "drop", "--yes"],
-        &["upgrade", "prepare", "--yes"],
+        &["slot", "release", "--yes"],
         &["reshard", "--shards", "2", "--yes"],
         &["prune", "--older-than", "1s", "--yes"],
     ];

@@ -181,7 +181,7 @@ async fn assert_held_behind(world: &InboxDatabase, (committed, id): (&[Committed
 
 #[tokio::test]
 async fn rows_behind_a_dead_row_are_not_published_by_commands_that_drain_the_slot() {
-    for command in [&["upgrade", "prepare", "--yes"][..], &["reshard", "--shards", "2", "--yes"]] {
+    for command in [&["slot", "release", "--yes"][..], &["reshard", "--shards", "2", "--yes"]] {
         let Some(world) = InboxDatabase::create().await else { return };
         let (_relay, id) = with_poison(&world, &["--on-dead", "hold"], 60).await;
         world.wait_dispatch(DEADLINE, "dead", 1).await;

@@ -338,7 +338,7 @@ async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would
         &["slot", "reset", "--to-anchor", "a"],
         &["slot", "drop"],
         &["prune", "--older-than", "1s"],
-        &["upgrade", "prepare"],
+        &["slot", "release"],
     ] {
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);

@@ -494,7 +494,7 @@ async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     insert(&world, 60, 30).await;
     for command in
-        [&["slot", "drop", "--yes", "--discard-rows", "1000"][..], &["upgrade", "prepare", "--yes"]]
+        [&["slot", "drop", "--yes", "--discard-rows", "1000"][..], &["slot", "release", "--yes"]]
     {
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);
@@ -503,7 +503,7 @@ async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade
         }
     }
     world.succeed(["replay", "cancel", "--yes", &id]).await;
-    world.succeed(["upgrade", "prepare", "--yes"]).await;
+    world.succeed(["slot", "release", "--yes"]).await;
     for key in ["v-0", "v-1", "v-2"] {
         assert_undisturbed(&world, key).await;
     }

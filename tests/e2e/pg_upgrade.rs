@@ -37,7 +37,7 @@ async fn move_to_the_end(world: &InboxDatabase) {
 }
 
 #[tokio::test]
-async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
+async fn a_slot_that_pg_upgrade_carried_over_is_recovered_and_nothing_is_lost() {
     let Some((old, new)) = upgrade_or_skip() else { return };
     let mut server = PrivatePostgres::start(&old, &LOGICAL).expect("a server");
     let Some(mut world) = with_failover_slot(&server).await else { return };
@@ -63,17 +63,17 @@ async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
         let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
         let refused = command.finish(DEADLINE).await;
         assert_eq!(refused.code, Some(5), "{}", refused.text);
-        assert!(refused.text.contains("walrelay upgrade finish"), "{}", refused.text);
+        assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
     }
-    world.succeed(["upgrade", "finish", "--yes"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     world.catch_up().await;
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
-    assert_eq!(world.pubsub.stored_count(), 100, "nothing comes twice");
+    assert_eq!(world.number(FAILOVER).await, 1);
 }
 
 #[tokio::test]
-async fn a_slot_that_was_carried_over_may_be_recovered_instead_and_nothing_is_lost() {
+async fn a_slot_that_pg_upgrade_carried_over_is_recovered_by_a_relay_and_nothing_is_lost() {
     let Some((old, new)) = upgrade_or_skip() else { return };
     let mut server = PrivatePostgres::start(&old, &LOGICAL).expect("a server");
     let Some(mut world) = with_failover_slot(&server).await else { return };
@@ -95,7 +95,7 @@ async fn a_slot_that_was_carried_over_may_be_recovered_instead_and_nothing_is_lo
 }
 
 #[tokio::test]
-async fn an_upgrade_that_was_prepared_loses_nothing_with_producers_writing_throughout() {
+async fn an_upgrade_of_a_released_slot_loses_nothing_with_producers_writing_throughout() {
     let Some((old, new)) = upgrade_or_skip() else { return };
     let mut server = PrivatePostgres::start(&old, &LOGICAL).expect("a server");
     let Some(mut world) = with_failover_slot(&server).await else { return };
@@ -103,7 +103,7 @@ async fn an_upgrade_that_was_prepared_loses_nothing_with_producers_writing_throu
     let producer = Producer::start(world.url(), Duration::from_millis(20));
     let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
     world.pubsub.wait_stored(DEADLINE, 200).await;
-    world.succeed(["upgrade", "prepare", "--yes"]).await;
+    world.succeed(["slot", "release", "--yes"]).await;
 
     server.upgrade(&new, &LOGICAL).expect("the new server");
     relay.wait_for_line(DEADLINE, "the slot is recovered").await;

@@ -92,9 +92,9 @@ async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of
     let Some(mut world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
     rows_from(&world, 0, 10).await;
     world.catch_up().await;
-    world.succeed(["upgrade", "prepare", "--yes"]).await;
+    world.succeed(["slot", "release", "--yes"]).await;
     let relay = world.relay([]).start();
-    wait_for_reason(&relay, "an upgrade").await;
+    wait_for_reason(&relay, "a release").await;
 
     server.stop_fast().expect("it stops");
     relay.wait_for_line(DEADLINE, "session broke off").await;

@@ -119,7 +119,7 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
             &["replay", "start", "--yes", "--source", "table", "--in-place"],
             "Name the shard, for example `--shard 0/4`",
         ),
-        (&["upgrade", "prepare", "--yes"], "Name the shard, for example `--shard 0/4`"),
+        (&["slot", "release", "--yes"], "Name the shard, for example `--shard 0/4`"),
     ] {
         let refused = world.run(arguments.iter().copied()).await;
         assert_eq!(refused.code, Some(3), "{arguments:?}: {}", refused.text);

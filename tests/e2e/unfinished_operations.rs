@@ -302,7 +302,7 @@ async fn an_operation_started_during_the_preflight_check_is_noticed() {
                    'kind', 'upgrade', 'system_identifier', system_identifier,
                    'version', current_setting('server_version_num')::int); COMMIT";
     beginning.batch_execute(begin).await.expect("it is begun");
-    relay.wait_for_line(DEADLINE, "an upgrade").await;
+    relay.wait_for_line(DEADLINE, "a release").await;
     assert!(
         !relay.lines().iter().any(|line| line.contains("\"streaming\"")),
         "{:?}",

@@ -16,7 +16,6 @@ mod rebuild;
 mod replay;
 mod slot;
 mod snapshot;
-mod upgrade;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,7 +38,6 @@ pub(crate) use replay::*;
 pub(crate) use slot::*;
 pub use snapshot::SnapshotRequest;
 pub(crate) use snapshot::*;
-pub(crate) use upgrade::*;
 use walrelay_outbox_admin::archive::ArchiveLocation;
 
 use crate::options::choices::{ChangeMode, ChangeOptions, Shell};
@@ -231,8 +229,6 @@ pub(crate) enum CommandArgs {
     Anchor(AnchorArgs),
     /// Publish rows again, and manage such replays.
     Replay(ReplayArgs),
-    /// Prepare, finish and cancel an upgrade of Postgres.
-    Upgrade(UpgradeArgs),
     /// Change the number of shards while producers write, without loss or reordering.
     ///
     /// Creates the new publications and slots, and stops the relays of the old ones. Publishes the rows of the old slots

@@ -35,7 +35,6 @@ pub use command::{
     DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig, ForgetConfig,
     InboxPlace, InitConfig, LogConfig, PruneConfig, ReplayRecordAction, ReplayRecordConfig,
     ReshardConfig, RunConfig, SlotAction, SlotConfig, StatusConfig, TailConfig, TraceConfig,
-    UpgradeAction, UpgradeConfig,
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, InboxConfig,

@@ -201,10 +201,10 @@ codes! {
     PositionsOfAnotherDatabase "positions-of-another-database": LOST, LOST, LOST;
     /// An operation on the slot is unfinished, or another process works on it.
     OperationUnfinished "operation-unfinished": WAIT, WAIT, POSTGRES;
-    /// An upgrade is being prepared, or its process is gone.
-    UpgradeInProgress "upgrade-in-progress": WAIT, WAIT, POSTGRES;
-    /// The slot was dropped for an upgrade.
-    UpgradePrepared "upgrade-prepared": WAIT, WAIT, POSTGRES;
+    /// The slot is being released, or the process that did it is gone.
+    ReleaseInProgress "release-in-progress": WAIT, WAIT, POSTGRES;
+    /// The slot was dropped on purpose, and nothing creates it before somebody asks for it.
+    SlotReleased "slot-released": WAIT, WAIT, POSTGRES;
     /// Little WAL is left before an anchor is lost.
     AnchorAtRisk "anchor-at-risk": POSTGRES, POSTGRES, POSTGRES;
     /// There is no anchor of this name.
@@ -263,8 +263,6 @@ codes! {
     AnchorExists "anchor-exists": USAGE, USAGE, USAGE;
     /// Rows would never be published, and the operator has not agreed to their number.
     RowsWouldBeSkipped "rows-would-be-skipped": USAGE, USAGE, USAGE;
-    /// The state of the slot does not fit a finished upgrade.
-    UpgradeNotCarriedOver "upgrade-not-carried-over": USAGE, USAGE, USAGE;
     /// The server cannot send a row before the new position of the slot.
     UnsendableRowInRange "unsendable-row-in-range": USAGE, USAGE, USAGE;
     /// A position is not where the slot or the anchor can move to.
@@ -495,8 +493,8 @@ mod tests {
             Code::DispatchRowsHidden,
             Code::ServerRestored,
             Code::OperationUnfinished,
-            Code::UpgradeInProgress,
-            Code::UpgradePrepared,
+            Code::ReleaseInProgress,
+            Code::SlotReleased,
             Code::SlotLost,
             Code::PositionsOfAnotherServer,
             Code::PositionsOfAnotherDatabase,

@@ -264,8 +264,8 @@ async fn give_up(
     let slot = &options.outbox.slot;
     if options.on_lost == LostSlotPolicy::Refuse {
         // A recovery would publish all missing rows.
-        if lost.is_for_an_upgrade() {
-            return Err(AdminError::UpgradePrepared { slot: slot.clone() });
+        if lost.is_released() {
+            return Err(AdminError::SlotReleased { slot: slot.clone() });
         }
         return Err(AdminError::SlotLost { slot: slot.clone(), problem: lost.problem.clone() });
     }

@@ -26,8 +26,8 @@ pub use init::{
 };
 pub use preflight::{
     CheckResult, ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable,
-    LeftoverRecord, PreflightRequest, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
-    TableFacts, TimeWarning, UpgradeFacts, assess, gather, preflight,
+    LeftoverRecord, PreflightRequest, RelationKind, ReleaseFacts, RoleFacts, ServerFacts,
+    ServerHost, ServerMode, TableFacts, TimeWarning, assess, gather, preflight,
 };
 pub use resharding::{
     ReshardingPhase, ReshardingRefusal, ReshardingStep, ShardSlots, UnfinishedResharding,

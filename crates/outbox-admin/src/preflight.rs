@@ -22,8 +22,8 @@ use walrelay_outbox_replay::AdminError;
 
 pub use assess::assess;
 pub use facts::{
-    ExistingNames, Facts, FoundTable, LeftoverRecord, RelationKind, RoleFacts, ServerFacts,
-    ServerHost, ServerMode, TableFacts, UpgradeFacts,
+    ExistingNames, Facts, FoundTable, LeftoverRecord, RelationKind, ReleaseFacts, RoleFacts,
+    ServerFacts, ServerHost, ServerMode, TableFacts,
 };
 pub use finding::{CheckResult, Finding};
 pub use gather::gather;

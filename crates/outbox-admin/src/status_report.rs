@@ -154,8 +154,8 @@ pub enum OperationKind {
     Reset,
     /// A new slot replaces a lost slot.
     Recovery,
-    /// The server is being upgraded.
-    Upgrade,
+    /// The slot is released.
+    Release,
     /// The number of shards is being changed.
     Resharding,
 }
@@ -270,8 +270,8 @@ pub async fn read_status(
     }
     let slot_report = match (SlotReport::of(&survey), &operation) {
         (Some(found), _) => found,
-        (None, Some(SlotOperation::Upgrade(_))) => {
-            return Err(AdminError::UpgradePrepared { slot: slot.to_owned() }.into());
+        (None, Some(SlotOperation::Release(_))) => {
+            return Err(AdminError::SlotReleased { slot: slot.to_owned() }.into());
         }
         // During an operation the slot may not exist.
         (None, Some(_)) => SlotReport::without_slot(slot, &survey),
@@ -317,7 +317,7 @@ async fn describe(
     let (kind, is_anchor_gone) = match operation {
         SlotOperation::Reset(reset) => (OperationKind::Reset, !reset.has_anchor(client).await?),
         SlotOperation::Recovery(_) => (OperationKind::Recovery, false),
-        SlotOperation::Upgrade(_) => (OperationKind::Upgrade, false),
+        SlotOperation::Release(_) => (OperationKind::Release, false),
         SlotOperation::Resharding(_) => (OperationKind::Resharding, false),
     };
     let text = describe_unfinished(client, slot, operation).await?;

@@ -130,18 +130,18 @@ pub enum AdminError {
         what: String,
     },
 
-    /// An upgrade of the server is being prepared, and the slot is still there.
+    /// The slot is being released, and still exists.
     #[error("slot {slot:?} has an unfinished operation: {what}")]
-    UpgradeBegun {
+    ReleaseBegun {
         /// The slot.
         slot: String,
         /// The unfinished operation, and whether a process works on it.
         what: String,
     },
 
-    /// The slot was dropped for an upgrade of the server, which has still to be recovered from.
-    #[error("slot {slot:?} was dropped for an upgrade of the server")]
-    UpgradePrepared {
+    /// The slot was released: a recovery creates it again.
+    #[error("slot {slot:?} was released: it is dropped, and everything before is published")]
+    SlotReleased {
         /// The slot.
         slot: String,
     },
@@ -253,8 +253,8 @@ impl Coded for AdminError {
             Self::OtherNumber { .. } | Self::OtherShard { .. } => Code::ShardsDiffer,
             Self::NoTimeColumn { .. } => Code::TimeColumnMissing,
             Self::NotLost { .. } => Code::SlotNotLost,
-            Self::UpgradeBegun { .. } => Code::UpgradeInProgress,
-            Self::UpgradePrepared { .. } => Code::UpgradePrepared,
+            Self::ReleaseBegun { .. } => Code::ReleaseInProgress,
+            Self::SlotReleased { .. } => Code::SlotReleased,
             Self::OtherDatabase { .. } => Code::PositionsOfAnotherDatabase,
             Self::TimeNeedless { .. } => Code::RecoveryTimeNeedless,
             Self::OutboxUndefined { .. } => Code::OutboxUndefined,

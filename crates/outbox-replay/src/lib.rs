@@ -31,13 +31,13 @@ pub use lost_slot::{
     rows_at_risk,
 };
 pub use operation::{
-    Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
-    UpgradePreparation, UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade,
-    cancel_operation, extend_recovery, finish_recovery, finish_reset, is_operation_taken,
-    read_operation, release_operation, store_slot_snapshot, take_operation, try_decoding,
+    Again, Filling, ReleaseStage, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
+    SlotRelease, begin_backfill, begin_recovery, begin_release, begin_reset, cancel_operation,
+    extend_recovery, finish_recovery, finish_reset, is_operation_taken, read_operation,
+    release_operation, store_slot_snapshot, take_operation, try_decoding,
 };
 pub use outbox_state::{LeftOutRows, OutboxSlots, TopicRows};
-pub use pg_upgrade::{adopt_slot, move_recovery_to_server};
+pub use pg_upgrade::move_recovery_to_server;
 pub use recovery_cursor::{RecoveryCursor, note_place, read_recovery_cursor};
 pub use relay_connection::{lease_of, open_replication};
 pub use rows::encoding::{

@@ -22,11 +22,11 @@ pub struct LostSlot {
 }
 
 impl LostSlot {
-    /// Returns whether `upgrade prepare` dropped the slot on purpose.
+    /// Returns whether the slot was released, and so dropped on purpose.
     #[must_use]
-    pub fn is_for_an_upgrade(&self) -> bool {
+    pub fn is_released(&self) -> bool {
         let begun = self.settled.as_ref().and_then(|row| row.operation.as_deref());
-        begun == Some("upgrade")
+        begun == Some("release")
     }
 }
 
@@ -56,10 +56,10 @@ pub fn loss(
     system_identifier: Option<&str>,
 ) -> Option<LostSlot> {
     // During an operation the slot may be missing, and the session that finishes the operation
-    // creates it again. An upgrade is different: its slot is dropped, and nothing creates it again
+    // creates it again. A release is different: its slot is dropped, and nothing creates it again
     // automatically.
     let begun = settled.and_then(|row| row.operation.as_deref());
-    if begun.is_some_and(|kind| kind != "upgrade") {
+    if begun.is_some_and(|kind| kind != "release") {
         return None;
     }
     let problem = match (slot, settled) {

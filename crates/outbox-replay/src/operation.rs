@@ -68,32 +68,33 @@ impl SettledBound {
     }
 }
 
-/// An upgrade of the server. Once its slot is dropped, nothing is created before the upgrade.
+/// A release of the slot: everything is published, and the slot is dropped. Nothing creates it
+/// again before an operator asks for it, or the server is upgraded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UpgradePreparation {
-    /// System identifier of the server to upgrade.
+pub struct SlotRelease {
+    /// System identifier of the server.
     pub system_identifier: String,
     /// Version of that server, as `server_version_num`.
     pub version: i32,
-    /// Progress of the preparation.
-    pub stage: UpgradeStage,
+    /// Progress of the release.
+    pub stage: ReleaseStage,
 }
 
-impl UpgradePreparation {
-    /// Returns whether the server has been upgraded or replaced.
+impl SlotRelease {
+    /// Returns whether the server has been upgraded or replaced since.
     #[must_use]
-    pub fn has_happened(&self, system_identifier: &str, version: i32) -> bool {
+    pub fn is_of_another_server(&self, system_identifier: &str, version: i32) -> bool {
         system_identifier != self.system_identifier || version != self.version
     }
 }
 
-/// Progress of the preparation of an upgrade.
+/// Progress of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UpgradeStage {
+pub enum ReleaseStage {
     /// The slot still exists, and relays can continue with it.
-    Preparing,
+    Draining,
     /// The slot is dropped.
-    Prepared,
+    Released,
 }
 
 /// The new slot, and the rows that it does not stream.
@@ -112,8 +113,8 @@ pub enum SlotOperation {
     Reset(Reset),
     /// A new slot replaces a lost slot.
     Recovery(SlotRecovery),
-    /// The server is being upgraded.
-    Upgrade(UpgradePreparation),
+    /// The slot is released.
+    Release(SlotRelease),
     /// The number of shards is being changed, and this slot belongs to the old or the new number.
     Resharding(Resharding),
 }
@@ -133,11 +134,11 @@ impl SlotOperation {
     pub fn unfinished(&self, slot: &str, what: String) -> AdminError {
         let slot = slot.to_owned();
         match self {
-            Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }) => {
-                AdminError::UpgradeBegun { slot, what }
+            Self::Release(SlotRelease { stage: ReleaseStage::Draining, .. }) => {
+                AdminError::ReleaseBegun { slot, what }
             }
-            Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Prepared, .. }) => {
-                AdminError::UpgradePrepared { slot }
+            Self::Release(SlotRelease { stage: ReleaseStage::Released, .. }) => {
+                AdminError::SlotReleased { slot }
             }
             Self::Reset(_) | Self::Recovery(_) | Self::Resharding(_) => {
                 AdminError::OperationUnfinished { slot, what }
@@ -163,11 +164,11 @@ impl SlotOperation {
                     ),
                 }
             }
-            Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }) => {
-                "an upgrade that is being prepared (the slot still exists)".to_owned()
+            Self::Release(SlotRelease { stage: ReleaseStage::Draining, .. }) => {
+                "a release (the slot still exists)".to_owned()
             }
-            Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Prepared, .. }) => {
-                "an upgrade (the slot is dropped for it)".to_owned()
+            Self::Release(SlotRelease { stage: ReleaseStage::Released, .. }) => {
+                "a release (the slot is dropped)".to_owned()
             }
             Self::Resharding(Resharding { from, to }) => {
                 format!("a change from {} to {}", describe_shards(*from), describe_shards(*to))
@@ -260,13 +261,13 @@ pub async fn read_operation(
                 })
             })
         }
-        Some("upgrade") => {
+        Some("release") => {
             let stage = match row.get("has_slot") {
-                true => UpgradeStage::Preparing,
-                false => UpgradeStage::Prepared,
+                true => ReleaseStage::Draining,
+                false => ReleaseStage::Released,
             };
             text("system_identifier").zip(row.get("version")).map(|(system_identifier, version)| {
-                SlotOperation::Upgrade(UpgradePreparation { system_identifier, version, stage })
+                SlotOperation::Release(SlotRelease { system_identifier, version, stage })
             })
         }
         Some("resharding") => {
@@ -342,7 +343,7 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
 }
 
 /// Records a recovery. Returns false and writes nothing if another operation is unfinished. The
-/// recovery ends an upgrade, and takes the failover flag of the dropped slot from it. On another
+/// recovery ends a release, and takes the failover flag of the dropped slot from it. On another
 /// server than the recorded one, positions are not valid and are cleared.
 ///
 /// # Errors
@@ -367,7 +368,7 @@ pub async fn begin_recovery(
                     settled_lsn = CASE WHEN system_identifier = $4 THEN settled_lsn ELSE '0/0' END,
                     system_identifier = $4, timeline = $5, condition = NULL,
                     generation = generation + 1, updated_at = now()
-              WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'upgrade')",
+              WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'release')",
                 with_positions_before("$4")
             ),
             &[
@@ -460,24 +461,24 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, AdminError> {
         .map_err(|_| AdminError::Sql(SqlError::OutOfRange { what: "timeline", value }))
 }
 
-/// Records an upgrade, so that relays release the slot and wait until the upgrade has happened.
+/// Records a release, so that relays let go of the slot and wait.
 /// Returns false if another operation is unfinished.
 ///
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn begin_upgrade(
+pub async fn begin_release(
     client: &Client,
     slot: &str,
-    upgrade: &UpgradePreparation,
+    release: &SlotRelease,
 ) -> Result<bool, AdminError> {
     let written = client
         .execute_typed(
-            sql!("operation.sql", "begin_upgrade"),
+            sql!("operation.sql", "begin_release"),
             &[
                 (&slot, Type::TEXT),
-                (&upgrade.system_identifier, Type::TEXT),
-                (&upgrade.version, Type::INT4),
+                (&release.system_identifier, Type::TEXT),
+                (&release.version, Type::INT4),
             ],
         )
         .await

@@ -33,15 +33,15 @@ UPDATE public.app_outbox_relay
    SET operation = (operation - 'place') || jsonb_build_object('since', $2::timestamptz), updated_at = now()
  WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND (operation ->> 'since')::timestamptz > $2
 
--- name: begin_upgrade
+-- name: begin_release
 UPDATE public.app_outbox_relay
-   SET operation = jsonb_build_object('kind', 'upgrade', 'system_identifier', $2::text, 'version', $3::int4,
+   SET operation = jsonb_build_object('kind', 'release', 'system_identifier', $2::text, 'version', $3::int4,
                                       'failover', (SELECT to_jsonb(s) -> 'failover'
                                                      FROM pg_catalog.pg_replication_slots s
                                                     WHERE slot_name = $1),
                                       'begun_at', now()),
        generation = generation + 1, updated_at = now()
- WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'upgrade')
+ WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'release')
 
 -- name: store_slot_snapshot
 UPDATE public.app_outbox_relay

@@ -1,35 +1,12 @@
 //! State that a server made by `pg_upgrade` keeps from the old server.
 
-use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
-use tokio_postgres::types::{PgLsn, Type};
-use walrelay_pg_client::{SCHEMA, sql};
+use tokio_postgres::types::Type;
+use walrelay_pg_client::SCHEMA;
 
 use crate::admin_error::AdminError;
 use crate::operation::timeline_column;
 use crate::positions::with_positions_before;
-
-/// Records the slot of an upgraded server. The slot's confirmed position becomes the settled
-/// position.
-pub async fn adopt_slot(
-    client: &Client,
-    slot: &str,
-    (system_identifier, timeline, at): (&str, u32, Lsn),
-) -> Result<(), AdminError> {
-    client
-        .execute_typed(
-            sql!("pg_upgrade.sql", "adopt_slot"),
-            &[
-                (&slot, Type::TEXT),
-                (&system_identifier, Type::TEXT),
-                (&timeline_column(timeline)?, Type::INT4),
-                (&PgLsn::from(at.as_u64()), Type::PG_LSN),
-            ],
-        )
-        .await
-        .map_err(AdminError::sql("adopt the slot in app_outbox_relay"))?;
-    Ok(())
-}
 
 /// Moves a recovery that began on another server to this one. The recovery creates its slot again.
 pub async fn move_recovery_to_server(

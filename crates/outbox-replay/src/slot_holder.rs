@@ -8,7 +8,7 @@ use walrelay_pg_client::{Blockers, blockers, sql};
 use walrelay_pg_replication::read_slot;
 
 use crate::admin_error::AdminError;
-use crate::operation::{SlotOperation, UpgradePreparation, UpgradeStage, is_operation_taken};
+use crate::operation::{ReleaseStage, SlotOperation, SlotRelease, is_operation_taken};
 
 /// A session that holds a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,9 +102,7 @@ pub async fn describe_unfinished(
     operation: &SlotOperation,
 ) -> Result<String, AdminError> {
     let mut what = operation.describe(slot);
-    if let SlotOperation::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }) =
-        operation
-    {
+    if let SlotOperation::Release(SlotRelease { stage: ReleaseStage::Draining, .. }) = operation {
         what.push_str(match is_operation_taken(client, slot).await? {
             true => "; another process works on it",
             false => "; no process works on it",

@@ -95,7 +95,7 @@ pub struct RepeatedSendFailure {
 
 /// The codes of an operation on the slot that another process must finish.
 const UNFINISHED: [Code; 3] =
-    [Code::OperationUnfinished, Code::UpgradeInProgress, Code::UpgradePrepared];
+    [Code::OperationUnfinished, Code::ReleaseInProgress, Code::SlotReleased];
 
 /// Every value that [`reason`](RelayError::reason) returns.
 pub(crate) const RECONNECT_REASONS: [&str; 12] = [

@@ -6,8 +6,8 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Guesses, from the first word of the command line on, and the commands that do the work.
-const GUESSES: [(&str, &str); 87] = [
-    ("adopt", "upgrade finish"),
+const GUESSES: [(&str, &str); 86] = [
+    ("adopt", "slot recover"),
     ("anchor delete", "anchor drop"),
     ("anchor describe", "anchor list"),
     ("anchor remove", "anchor drop"),
@@ -59,7 +59,7 @@ const GUESSES: [(&str, &str); 87] = [
     ("partitions", "check"),
     ("pause", "consumer pause"),
     ("ping", "check"),
-    ("prepare-upgrade", "upgrade prepare"),
+    ("prepare-upgrade", "slot release"),
     ("publish", "emit"),
     ("pull", "tail"),
     ("ready", "status"),
@@ -92,8 +92,7 @@ const GUESSES: [(&str, &str); 87] = [
     ("top", "status --watch"),
     ("topic", "init --create-topics"),
     ("topics", "init --create-topics"),
-    ("upgrade abort", "upgrade cancel"),
-    ("upgrade start", "upgrade prepare"),
+    ("upgrade", "slot release"),
 ];
 
 /// Guesses of a command that does not exist, and what to do instead. clap would advise a similar

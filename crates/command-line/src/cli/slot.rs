@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 
-use super::{ARGUMENTS, ChangeArgs};
+use super::{ARGUMENTS, ChangeArgs, ServiceOptions};
 use crate::options::DatabaseOptions;
 use crate::options::values::{anchor_name, count, lsn, time, transaction};
 
@@ -37,7 +37,15 @@ pub(crate) enum SlotActionArgs {
     #[command(after_help = "Examples:\n  walrelay slot reset --to-anchor before_release\n  \
         walrelay slot reset --to-anchor daily --to-time 2h")]
     Reset(SlotResetArgs),
-    /// Create a new slot in place of a lost one, and publish the rest from the table.
+    /// Publish every row, then drop the slot and its anchors.
+    ///
+    /// A slot retains WAL, and pg_upgrade refuses a server that has slots. Relays let go of the slot and wait.
+    /// Producers need not stop: `slot recover` creates the slot again and publishes their rows. Relays with
+    /// --on-slot-lost recover do so by themselves after an upgrade. While the slot exists, ending this command cancels
+    /// the release.
+    #[command(after_help = "Example:\n  walrelay slot release --project my-project")]
+    Release(Box<SlotReleaseArgs>),
+    /// Create a new slot in place of a lost or released one, and publish the rest from the table.
     ///
     /// Rows that the lost slot may not have settled are in the outbox table. `walrelay run` publishes those rows
     /// first, in order per aggregate, and then the rows of the new slot. A few rows are published twice, and none is
@@ -107,6 +115,16 @@ pub(crate) struct SlotResetArgs {
     pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
+}
+
+/// `walrelay slot release`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub(crate) struct SlotReleaseArgs {
+    #[command(flatten)]
+    pub change: ChangeArgs,
+    #[command(flatten)]
+    pub options: ServiceOptions,
 }
 
 /// `walrelay slot recover`.

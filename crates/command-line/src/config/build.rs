@@ -17,7 +17,6 @@ use super::builder::ConfigBuilder;
 use super::command::{
     CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmitConfig, ForgetConfig,
     InitConfig, LogConfig, PruneConfig, ReshardConfig, RunConfig, StatusConfig, TailConfig,
-    UpgradeAction, UpgradeConfig,
 };
 use super::definition_place::DefinitionPlace;
 use super::environment::Environment;
@@ -25,7 +24,7 @@ use super::layers::CommandLine;
 use super::messages::{ResourceKind, project};
 use super::problem::Problem;
 use super::pubsub::topic_settings;
-use crate::cli::{self, CommandArgs, ConfirmArgs, UpgradeActionArgs};
+use crate::cli::{self, CommandArgs, ConfirmArgs};
 use crate::options::RetentionOptions;
 use crate::options::choices::{ChangeMode, ChangeOptions, LogFormat, OnSlotLost};
 
@@ -122,7 +121,6 @@ impl ConfigBuilder<'_> {
             CommandArgs::Dispatch(args) => Command::Dispatch(self.dispatch(args.action)?),
             CommandArgs::Slot(args) => Command::Slot(self.slot(args.action)?),
             CommandArgs::Anchor(args) => Command::Anchor(self.anchor(args.action)?),
-            CommandArgs::Upgrade(args) => Command::Upgrade(self.upgrade(args.action)?),
             CommandArgs::Reshard(args) => Command::Reshard(Box::new(self.reshard(&args)?)),
             CommandArgs::Replay(args) => self.replay(args.action)?,
             CommandArgs::Prune(args) => Command::Prune(self.prune(&args)?),
@@ -189,22 +187,6 @@ impl ConfigBuilder<'_> {
             otlp,
             ..run
         })
-    }
-
-    fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<UpgradeConfig> {
-        let (options, action) = match action {
-            UpgradeActionArgs::Prepare(args) => {
-                let run = self.run(&args.options, Until::CaughtUp, OnSlotLost::Stop)?;
-                (args.change.options(), UpgradeAction::Prepare(Box::new(run.settings)))
-            }
-            UpgradeActionArgs::Finish(args) => {
-                (args.change.options(), UpgradeAction::Finish(self.database(&args.database)?))
-            }
-            UpgradeActionArgs::Cancel(args) => {
-                (args.change.options(), UpgradeAction::Cancel(self.database(&args.database)?))
-            }
-        };
-        Some(UpgradeConfig { action, options })
     }
 
     fn tail(&mut self, args: cli::TailArgs) -> Option<TailConfig> {

@@ -38,7 +38,6 @@ pub enum Command {
     Anchor(AnchorConfig),
     Replay(Box<ReplayConfig>),
     ReplayRecord(ReplayRecordConfig),
-    Upgrade(UpgradeConfig),
     Reshard(Box<ReshardConfig>),
     Prune(PruneConfig),
     Consume(Box<ConsumeConfig>),
@@ -273,7 +272,7 @@ pub struct SlotConfig {
 }
 
 /// An action on the slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum SlotAction {
     /// Drop the slot, if it has at most `discard_rows` unconfirmed rows.
     Drop {
@@ -284,28 +283,10 @@ pub enum SlotAction {
     Advance(AdvanceOrder),
     /// Replace the slot by a copy of an anchor.
     Reset(ResetOrder),
-    /// Create a new slot in place of a lost one.
-    Recover(RecoverOrder),
-}
-
-/// Configuration of `walrelay upgrade`.
-#[derive(Debug, Clone)]
-pub struct UpgradeConfig {
-    /// The action.
-    pub action: UpgradeAction,
-    /// Consent and output.
-    pub options: ChangeOptions,
-}
-
-/// A step of an upgrade of Postgres.
-#[derive(Debug, Clone)]
-pub enum UpgradeAction {
     /// Publish everything, and drop the slot.
-    Prepare(Box<Settings>),
-    /// Take over a slot that a server upgrade has carried over.
-    Finish(DatabaseConfig),
-    /// Cancel a preparation whose slot still exists.
-    Cancel(DatabaseConfig),
+    Release(Box<Settings>),
+    /// Create a new slot in place of a lost or released one.
+    Recover(RecoverOrder),
 }
 
 /// Configuration of `walrelay anchor`.

@@ -27,7 +27,7 @@ BEGIN
      AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
     RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = (
       SELECT CASE operation ->> 'kind'
-               WHEN 'upgrade' THEN 'Recover the slot after the upgrade: the rows written meanwhile are then published.'
+               WHEN 'release' THEN 'Recover the released slot: the rows written meanwhile are then published.'
                ELSE 'Recover the slot: a new slot would hide which rows are not published.'
              END
         FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot});

@@ -166,7 +166,7 @@ impl Database for PostgresDatabase {
             Outcome::Nothing
             | Outcome::Finished(_)
             | Outcome::ResetCancelled(_)
-            | Outcome::UpgradeCancelled(_) => Ok(()),
+            | Outcome::ReleaseCancelled(_) => Ok(()),
             Outcome::Pending(recovery) => Err(RelayError::Setup {
                 code: Code::RecoveryPending,
                 summary: recovery.describe(slot),

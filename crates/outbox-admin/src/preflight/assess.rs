@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{
-    SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, UpgradeStage, loss,
+    ReleaseStage, SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, loss,
 };
 use walrelay_outbox_store::DEFINITION_TABLE;
 use walrelay_pg_replication::{
@@ -12,8 +12,8 @@ use walrelay_pg_replication::{
 };
 
 use super::facts::{
-    Facts, LeftoverRecord, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts,
-    UpgradeFacts,
+    Facts, LeftoverRecord, RelationKind, ReleaseFacts, ServerFacts, ServerHost, ServerMode,
+    TableFacts,
 };
 use super::finding::{FIX_OF_CODE, Finding, Findings};
 use super::limits::limit_findings;
@@ -387,8 +387,8 @@ fn table_findings(
 
 fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
     let subject = format!("slot {}", request.outbox.slot);
-    if let Some(upgrade) = facts.upgrade.as_ref().filter(|it| !has_happened(it, &facts.server)) {
-        return upgrade_finding(findings, &subject, upgrade);
+    if let Some(release) = facts.release.as_ref().filter(|it| !has_happened(it, &facts.server)) {
+        return release_finding(findings, &subject, release);
     }
     // A record of another server is a finding of its own. Its positions are not valid for this
     // server's slot.
@@ -398,7 +398,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
         findings.error(Code::SlotLost, &subject, &lost.problem, FIX_OF_CODE);
     }
     let begun = facts.relay_row.as_ref().and_then(|row| row.operation.as_ref());
-    if let Some(kind) = begun.filter(|kind| *kind != "upgrade") {
+    if let Some(kind) = begun.filter(|kind| *kind != "release") {
         findings.warning(
             Code::OperationUnfinished,
             &subject,
@@ -433,20 +433,20 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     findings.ok("slot", &subject, format!("is usable; {lag} not confirmed"));
 }
 
-/// Reports an unfinished upgrade. Relays wait until it has happened, and its slot is not lost.
-fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts) {
-    let code = match begun.upgrade.stage {
-        UpgradeStage::Preparing => Code::UpgradeInProgress,
-        UpgradeStage::Prepared => Code::UpgradePrepared,
+/// Reports a release. Relays wait, and the slot is not lost.
+fn release_finding(findings: &mut Findings, subject: &str, begun: &ReleaseFacts) {
+    let code = match begun.release.stage {
+        ReleaseStage::Draining => Code::ReleaseInProgress,
+        ReleaseStage::Released => Code::SlotReleased,
     };
     findings.error(code, subject, format!("not finished: {}", begun.what), FIX_OF_CODE);
 }
 
 /// Returns whether the server has been upgraded or replaced.
-fn has_happened(UpgradeFacts { upgrade, .. }: &UpgradeFacts, server: &ServerFacts) -> bool {
+fn has_happened(ReleaseFacts { release, .. }: &ReleaseFacts, server: &ServerFacts) -> bool {
     let here = server.system_identifier.as_ref();
-    here.is_some_and(|here| *here != upgrade.system_identifier)
-        || i32::try_from(server.version_num).is_ok_and(|version| version != upgrade.version)
+    here.is_some_and(|here| *here != release.system_identifier)
+        || i32::try_from(server.version_num).is_ok_and(|version| version != release.version)
 }
 
 fn safe_wal_findings(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_outbox_replay::{SettledRecord, UpgradePreparation};
+use walrelay_outbox_replay::{SettledRecord, SlotRelease};
 use walrelay_outbox_store::Definition;
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{PublicationState, SlotState};
@@ -32,8 +32,8 @@ pub struct Facts {
     pub relay_row: Option<SettledRecord>,
     /// Records of other slots that do not exist.
     pub leftover_records: Vec<LeftoverRecord>,
-    /// The upgrade for which the slot was or will be dropped.
-    pub upgrade: Option<UpgradeFacts>,
+    /// The release of the slot.
+    pub release: Option<ReleaseFacts>,
     /// The shards of the outbox that exist.
     pub sharding: Sharding,
     /// The expected row filters of a shard's publication, in table order. An entry is None if the
@@ -64,12 +64,12 @@ pub enum SchemaAccess {
     Missing,
 }
 
-/// A recorded upgrade.
+/// A recorded release.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UpgradeFacts {
-    /// The upgrade.
-    pub upgrade: UpgradePreparation,
-    /// Description of the upgrade, and whether somebody is working on it.
+pub struct ReleaseFacts {
+    /// The release.
+    pub release: SlotRelease,
+    /// Description of the release, and whether somebody is working on it.
     pub what: String,
 }
 

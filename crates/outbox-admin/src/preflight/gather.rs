@@ -13,8 +13,8 @@ use walrelay_pg_client::{IS_HIDDEN, QualifiedName, SqlText, own_table, sql};
 use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
 use super::facts::{
-    ExistingNames, Facts, FoundTable, LeftoverRecord, RelationKind, RoleFacts, SchemaAccess,
-    ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
+    ExistingNames, Facts, FoundTable, LeftoverRecord, RelationKind, ReleaseFacts, RoleFacts,
+    SchemaAccess, ServerFacts, ServerHost, ServerMode, TableFacts,
 };
 use super::limits::reported_settings;
 use super::request::PreflightRequest;
@@ -57,7 +57,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         ),
         false => (None, Vec::new()),
     };
-    let upgrade = upgrade(client, &request.outbox.slot, relay_row.as_ref()).await?;
+    let release = release(client, &request.outbox.slot, relay_row.as_ref()).await?;
     let is_complete = slot.is_some()
         && publication.is_some()
         && outbox_tables.iter().all(|table| table.found.is_some());
@@ -76,7 +76,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         definition,
         relay_row,
         leftover_records,
-        upgrade,
+        release,
         sharding: read_sharding(client, &request.outbox).await?,
         filters: filters(client, request).await?,
         neighbours,
@@ -232,18 +232,18 @@ async fn leftover_records(
     Ok(records.filter(|record| Shard::of_name(&record.slot, base).is_none()).collect())
 }
 
-async fn upgrade(
+async fn release(
     client: &Client,
     slot: &str,
     row: Option<&SettledRecord>,
-) -> Result<Option<UpgradeFacts>, AdminError> {
-    if row.and_then(|row| row.operation.as_deref()) != Some("upgrade") {
+) -> Result<Option<ReleaseFacts>, AdminError> {
+    if row.and_then(|row| row.operation.as_deref()) != Some("release") {
         return Ok(None);
     }
     let Some(begun) = read_operation(client, slot).await? else { return Ok(None) };
     let what = describe_unfinished(client, slot, &begun).await?;
     match begun {
-        SlotOperation::Upgrade(upgrade) => Ok(Some(UpgradeFacts { upgrade, what })),
+        SlotOperation::Release(release) => Ok(Some(ReleaseFacts { release, what })),
         SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
             Ok(None)
         }

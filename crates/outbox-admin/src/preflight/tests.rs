@@ -7,7 +7,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use walrelay_core::{ColumnNames, ColumnUse};
 use walrelay_errors::Code;
-use walrelay_outbox_replay::{SettledRecord, UpgradePreparation, UpgradeStage};
+use walrelay_outbox_replay::{ReleaseStage, SettledRecord, SlotRelease};
 use walrelay_outbox_store::{DEFINITION_TABLE, Definition, Outbox, Shard};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{
@@ -117,7 +117,7 @@ fn facts() -> Facts {
             publication_gap: None,
         }),
         leftover_records: Vec::new(),
-        upgrade: None,
+        release: None,
         sharding: Sharding::default(),
         filters: Vec::new(),
         neighbours: ExistingNames::default(),
@@ -465,17 +465,17 @@ fn a_slot_that_may_have_been_carried_over_is_not_compared_with_positions_of_anot
 }
 
 #[test]
-fn an_upgrade_is_no_loss_until_it_has_happened_and_never_leads_to_giving_rows_up() {
-    let with = |stage: UpgradeStage, version: i32| {
+fn a_release_is_no_loss_on_its_server_and_never_leads_to_giving_rows_up() {
+    let with = |stage: ReleaseStage, version: i32| {
         found(|facts| {
-            if stage == UpgradeStage::Prepared {
+            if stage == ReleaseStage::Released {
                 facts.slot = None;
                 facts.server.replication_slots -= 1;
             }
-            facts.relay_row.as_mut().unwrap().operation = Some("upgrade".to_owned());
+            facts.relay_row.as_mut().unwrap().operation = Some("release".to_owned());
             let system_identifier = "7".to_owned();
-            let upgrade = UpgradePreparation { system_identifier, version, stage };
-            facts.upgrade = Some(UpgradeFacts { upgrade, what: "an upgrade".to_owned() });
+            let release = SlotRelease { system_identifier, version, stage };
+            facts.release = Some(ReleaseFacts { release, what: "a release".to_owned() });
         })
     };
     let here = i32::try_from(facts().server.version_num).unwrap();
@@ -484,12 +484,12 @@ fn an_upgrade_is_no_loss_until_it_has_happened_and_never_leads_to_giving_rows_up
         assert!(found.iter().all(|(_, fix)| !fix.contains("accept-loss")), "{found:?}");
         found.into_iter().map(|(result, _)| result).collect::<Vec<_>>()
     };
-    let begun = [CheckResult::Error(Code::UpgradeInProgress)];
-    assert_eq!(codes(UpgradeStage::Preparing, here), begun);
-    let prepared = [CheckResult::Error(Code::UpgradePrepared)];
-    assert_eq!(codes(UpgradeStage::Prepared, here), prepared);
+    let begun = [CheckResult::Error(Code::ReleaseInProgress)];
+    assert_eq!(codes(ReleaseStage::Draining, here), begun);
+    let prepared = [CheckResult::Error(Code::SlotReleased)];
+    assert_eq!(codes(ReleaseStage::Released, here), prepared);
     let happened = [CheckResult::Error(Code::SlotLost)];
-    assert_eq!(codes(UpgradeStage::Prepared, here - 1), happened);
+    assert_eq!(codes(ReleaseStage::Released, here - 1), happened);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod operator;
 mod preconditions;
 mod protocol_error;
 mod prune;
+mod release;
 mod reset;
 mod reshard;
 pub mod routes;
@@ -21,7 +22,6 @@ mod slot;
 mod table_columns;
 mod table_rows;
 mod topics;
-mod upgrade;
 
 pub use advance::{Advance, AdvancedSlot, advance};
 pub use anchor::{
@@ -37,6 +37,7 @@ pub use preconditions::{
 pub use protocol_error::ProtocolError;
 pub(crate) use prune::PruneRun;
 pub use prune::{PruneOrder, PrunedTable, prune};
+pub use release::{Released, ReleasedSlot, release};
 pub use reset::{ResetOrder, ResetResult, SkipConsent, reset};
 pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};
 pub use set_up::{ExistingRows, set_up};
@@ -45,6 +46,3 @@ pub use slot::{DroppedSlot, Recovered, drop_checked, recover};
 pub use table_columns::{column_of, time_column_of};
 pub use table_rows::TableRows;
 pub use topics::{CreatedTopics, TopicOrder, TopicResult, create_topics};
-pub use upgrade::{
-    DroppedForUpgrade, UpgradePrepared, cancel_upgrade, finish_upgrade, prepare_upgrade,
-};

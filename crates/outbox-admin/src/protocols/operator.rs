@@ -97,11 +97,7 @@ pub enum Change {
     /// Drops the slots that a change of the shard count has replaced.
     DropOldShards { old: Vec<String> },
     /// Publishes everything, and drops the slot with its anchors.
-    PrepareUpgrade { slot: String, anchors: usize },
-    /// Cancels an upgrade whose slot still exists.
-    CancelUpgrade { slot: String },
-    /// Takes over a slot that an upgrade has carried over.
-    FinishUpgrade { slot: String, at: Lsn },
+    ReleaseSlot { slot: String, anchors: usize },
     /// Drops a slot. A lost slot has no rows.
     DropSlot { slot: String, rows: Option<u64> },
     /// Moves the slot past rows.

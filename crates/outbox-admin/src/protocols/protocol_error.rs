@@ -85,17 +85,6 @@ pub enum ProtocolError {
     /// The publication does not exist.
     #[error("publication {publication:?} does not exist")]
     PublicationMissing { publication: String },
-    /// No upgrade of the slot is being prepared.
-    #[error("no upgrade of slot {slot:?} is being prepared")]
-    NoUpgradePrepared { slot: String },
-    /// The upgrade has not carried the slot over.
-    #[error("slot {slot:?} does not exist: the upgrade has not carried it over")]
-    NotCarriedOver { slot: String },
-    /// The slot belongs to this server already.
-    #[error(
-        "slot {slot:?} is recorded for this server already, or not at all: there is nothing to finish"
-    )]
-    NothingToAdopt { slot: String },
 
     /// The rows of the slot would never be published.
     #[error(
@@ -215,9 +204,6 @@ impl Coded for ProtocolError {
             Self::ResetCancelled { .. } => Code::AnchorLost,
             Self::ReshardRunning | Self::Reshard(_) => Code::ReshardBlocked,
             Self::AnchorsInTheWay { .. } => Code::AnchorsInTheWay,
-            Self::NoUpgradePrepared { .. }
-            | Self::NotCarriedOver { .. }
-            | Self::NothingToAdopt { .. } => Code::UpgradeNotCarriedOver,
             Self::DropLosesRows { .. }
             | Self::RecordLosesRows { .. }
             | Self::SkippedRowsDiffer { .. }

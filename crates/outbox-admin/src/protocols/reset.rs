@@ -97,7 +97,7 @@ pub async fn reset<O: Operator>(
         // Another process has begun another operation, so this reset was not recorded.
         Outcome::Finished(other)
         | Outcome::Pending(other)
-        | Outcome::UpgradeCancelled(other)
+        | Outcome::ReleaseCancelled(other)
         | Outcome::Elsewhere { operation: other, .. } => {
             return Err(not_finished(client, slot, &other).await?.into());
         }

@@ -7,10 +7,9 @@ use tokio::time::{sleep, timeout};
 use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::operation_resumer::outcome::{Outcome, mark_failover};
 use walrelay_outbox_replay::{
-    AdminError, LostSlot, SettledBound, SlotOperation, SlotRecovery, UpgradePreparation,
-    UpgradeStage, cancel_operation, describe_unfinished, finish_recovery, read_loss,
-    read_slot_holder, read_unchecked_database, recovery, release_operation, rows_at_risk,
-    take_operation,
+    AdminError, LostSlot, ReleaseStage, SettledBound, SlotOperation, SlotRecovery, SlotRelease,
+    cancel_operation, describe_unfinished, finish_recovery, read_loss, read_slot_holder,
+    read_unchecked_database, recovery, release_operation, rows_at_risk, take_operation,
 };
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_recorded_system_identifier};
 use walrelay_pg_client::{QualifiedName, SqlClient, SqlError, read_columns};
@@ -248,18 +247,15 @@ impl<O: Operator> SlotSetUp<'_, O> {
             (SlotOperation::Recovery(_), LostSlotPolicy::Accept) => self.cancel(operation).await,
             // An earlier run was interrupted before it created the slot. This run creates it.
             (SlotOperation::Recovery(begun), _) if is_without_slot(begun) => Ok(()),
-            // Preparing the upgrade dropped the slot. Without a slot, `init` fails afterwards with
+            // The release dropped the slot. Without a slot, `init` fails afterwards with
             // the right error.
-            (
-                SlotOperation::Upgrade(UpgradePreparation {
-                    stage: UpgradeStage::Prepared, ..
-                }),
-                _,
-            ) => Ok(()),
+            (SlotOperation::Release(SlotRelease { stage: ReleaseStage::Released, .. }), _) => {
+                Ok(())
+            }
             (
                 SlotOperation::Recovery(_)
                 | SlotOperation::Reset(_)
-                | SlotOperation::Upgrade(_)
+                | SlotOperation::Release(_)
                 | SlotOperation::Resharding(_),
                 _,
             ) => self.finish().await,
@@ -276,7 +272,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
             Outcome::Finished(operation) => Step::OperationFinished { slot, operation },
             // The slot exists, and the relay does the remaining steps.
             Outcome::Pending(operation) => Step::OperationLeftToRelay { slot, operation },
-            Outcome::UpgradeCancelled(operation) => Step::OperationCancelled { slot, operation },
+            Outcome::ReleaseCancelled(operation) => Step::OperationCancelled { slot, operation },
             Outcome::Elsewhere { operation, what } => {
                 return Err(operation.unfinished(&slot, what).into());
             }

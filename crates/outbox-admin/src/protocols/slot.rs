@@ -21,9 +21,9 @@ use super::preconditions::{
     refuse_while_paused, reset_cancelled,
 };
 use super::protocol_error::ProtocolError;
+use super::release::cancel_begun_release;
 use super::skipping::FIRST_XID;
 use super::table_rows::TableRows;
-use super::upgrade::cancel_begun_upgrade;
 use crate::init::restoring_sql;
 
 /// A dropped slot.
@@ -159,8 +159,8 @@ async fn unsettled_rows(
 /// The result of a recovery.
 #[derive(Debug)]
 pub enum Recovered {
-    /// The slot still existed, and the preparation of an upgrade is cancelled.
-    UpgradeCancelled,
+    /// The slot still existed, and its release is cancelled.
+    ReleaseCancelled,
     /// The new slot exists. The relay publishes these rows, and then what the slot streams.
     NewSlot {
         /// The recovery.
@@ -189,8 +189,8 @@ pub async fn recover<O: Operator>(
 ) -> Result<Option<Recovered>, ProtocolError> {
     let (client, slot) = (session.client, outbox.slot.as_str());
     refuse_other_shards(client, outbox).await?;
-    if cancel_begun_upgrade(session, slot).await? {
-        return Ok(Some(Recovered::UpgradeCancelled));
+    if cancel_begun_release(session, slot).await? {
+        return Ok(Some(Recovered::ReleaseCancelled));
     }
     if since.is_some() {
         for name in &outbox.tables {
@@ -222,7 +222,7 @@ pub async fn recover<O: Operator>(
         }
         Outcome::Finished(done) => Recovered::Finished(done),
         Outcome::ResetCancelled(reset) => return Err(reset_cancelled(client, slot, &reset).await),
-        Outcome::UpgradeCancelled(_) => Recovered::UpgradeCancelled,
+        Outcome::ReleaseCancelled(_) => Recovered::ReleaseCancelled,
         Outcome::Elsewhere { operation, what } => {
             return Err(operation.unfinished(slot, what).into());
         }

@@ -8,8 +8,8 @@ use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_v
 use walrelay_relay::error::RelayError;
 
 use crate::operation::{
-    Filling, Reset, SlotOperation, SlotRecovery, UpgradePreparation, UpgradeStage,
-    cancel_operation, finish_reset, read_operation, release_operation, take_operation,
+    Filling, ReleaseStage, Reset, SlotOperation, SlotRecovery, SlotRelease, cancel_operation,
+    finish_reset, read_operation, release_operation, take_operation,
 };
 use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::new_slot;
@@ -25,8 +25,8 @@ pub enum Outcome {
     Finished(SlotOperation),
     /// The reset is cancelled because its anchor is gone. The slot stays as it is.
     ResetCancelled(Reset),
-    /// No process worked on the upgrade, and the slot was unchanged. The upgrade is cancelled.
-    UpgradeCancelled(SlotOperation),
+    /// No process worked on the release, and the slot was unchanged. The release is cancelled.
+    ReleaseCancelled(SlotOperation),
     /// The slot exists. Rows that it does not stream must be published before the slot is used.
     Pending(SlotOperation),
     /// Another process works on the operation, or another command must finish it.
@@ -65,7 +65,7 @@ impl OperationResumer<'_> {
                 Outcome::Nothing
                 | Outcome::Finished(_)
                 | Outcome::ResetCancelled(_)
-                | Outcome::UpgradeCancelled(_),
+                | Outcome::ReleaseCancelled(_),
             ) => {
                 health.set_operation(None);
             }
@@ -95,7 +95,7 @@ impl OperationResumer<'_> {
                     ..begun
                 })))
             }
-            Some(SlotOperation::Upgrade(begun)) => self.check_upgrade(begun).await,
+            Some(SlotOperation::Release(begun)) => self.check_release(begun).await,
             // Only the command sees the slots of both shard counts.
             Some(begun @ SlotOperation::Resharding(_)) => {
                 Ok(Outcome::Elsewhere { what: begun.describe(self.slot), operation: begun })
@@ -104,31 +104,31 @@ impl OperationResumer<'_> {
         }
     }
 
-    /// Checks a recorded upgrade. Until the upgrade has happened, no process may create a slot,
-    /// because a slot would block `pg_upgrade`. The process that prepares an upgrade holds the
-    /// lock. This process now has the lock, so that process is gone, and an upgrade in preparation
-    /// is cancelled.
-    async fn check_upgrade(&self, upgrade: UpgradePreparation) -> Result<Outcome, RelayError> {
+    /// Checks a recorded release. No process creates the slot again by itself before the server is
+    /// upgraded, because a slot would block `pg_upgrade` or retain WAL. The process that releases a
+    /// slot holds the lock. This process now has the lock, so that process is gone, and a release
+    /// whose slot exists is cancelled.
+    async fn check_release(&self, release: SlotRelease) -> Result<Outcome, RelayError> {
         let here = read_recorded_system_identifier(self.client, self.slot)
             .await
             .map_err(RelayError::survey)?;
         let version = read_version(self.client).await.map_err(RelayError::survey)?;
-        if upgrade.has_happened(&here, version) {
+        if release.is_of_another_server(&here, version) {
             return Ok(Outcome::Nothing);
         }
-        let stage = upgrade.stage;
-        let begun = SlotOperation::Upgrade(upgrade);
+        let stage = release.stage;
+        let begun = SlotOperation::Release(release);
         match stage {
-            UpgradeStage::Preparing => {
+            ReleaseStage::Draining => {
                 let Self { client, slot, .. } = self;
                 cancel_operation(client, slot).await.map_err(RelayError::survey)?;
                 tracing::warn!(
                     slot,
-                    "the process that prepared an upgrade is gone: the upgrade is cancelled, and the slot continues"
+                    "the process that released the slot is gone: the release is cancelled, and the slot continues"
                 );
-                Ok(Outcome::UpgradeCancelled(begun))
+                Ok(Outcome::ReleaseCancelled(begun))
             }
-            UpgradeStage::Prepared => {
+            ReleaseStage::Released => {
                 Ok(Outcome::Elsewhere { what: begun.describe(self.slot), operation: begun })
             }
         }

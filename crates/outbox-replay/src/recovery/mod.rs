@@ -115,7 +115,7 @@ impl RecoveryPlan {
     }
 }
 
-/// Records the recovery of a slot that is lost or was dropped for an upgrade. Does nothing if a
+/// Records the recovery of a slot that is lost or was released. Does nothing if a
 /// recovery is already on record. `since` replaces a recorded bound that is not valid on this
 /// server.
 ///
@@ -164,7 +164,7 @@ pub async fn plan(
             let (slot, what) = (slot.clone(), begun.describe(slot));
             return Err(RelayError::survey(AdminError::OperationUnfinished { slot, what }));
         }
-        Some(SlotOperation::Upgrade(_)) | None => {}
+        Some(SlotOperation::Release(_)) | None => {}
     }
     let lost = read_loss_with_wal(client, outbox).await.map_err(RelayError::survey)?;
     let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
@@ -343,7 +343,7 @@ pub async fn rest(
             Some(
                 SlotOperation::Recovery(_)
                 | SlotOperation::Reset(_)
-                | SlotOperation::Upgrade(_)
+                | SlotOperation::Release(_)
                 | SlotOperation::Resharding(_),
             )
             | None,
@@ -377,7 +377,7 @@ pub async fn fill<P: Publisher>(
         // The next session encounters and reports any other operation or error.
         Ok(
             Some(
-                SlotOperation::Reset(_) | SlotOperation::Upgrade(_) | SlotOperation::Resharding(_),
+                SlotOperation::Reset(_) | SlotOperation::Release(_) | SlotOperation::Resharding(_),
             )
             | None,
         )
@@ -398,7 +398,7 @@ pub async fn fill<P: Publisher>(
             Outcome::Nothing
             | Outcome::Finished(_)
             | Outcome::ResetCancelled(_)
-            | Outcome::UpgradeCancelled(_) => {
+            | Outcome::ReleaseCancelled(_) => {
                 return Ok(RecoveryEnd::Done);
             }
             Outcome::Pending(_)

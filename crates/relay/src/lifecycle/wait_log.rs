@@ -38,8 +38,8 @@ mod tests {
     fn a_wait_is_logged_once_a_minute_and_when_its_cause_changes() {
         let (mut log, start) = (WaitLog::default(), Instant::now());
         for (seconds, cause, is_due) in [
-            (0, Code::UpgradePrepared, true),
-            (10, Code::UpgradePrepared, false),
+            (0, Code::SlotReleased, true),
+            (10, Code::SlotReleased, false),
             (20, Code::SlotLost, true),
             (79, Code::SlotLost, false),
             (80, Code::SlotLost, true),
@@ -58,7 +58,7 @@ mod tests {
         log.is_recorded = true;
         assert!(!log.is_due(Code::SlotLost, start));
         assert!(log.is_recorded);
-        assert!(log.is_due(Code::UpgradePrepared, start));
+        assert!(log.is_due(Code::SlotReleased, start));
         assert!(!log.is_recorded, "the record shows another cause");
     }
 }

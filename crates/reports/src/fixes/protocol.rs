@@ -4,7 +4,7 @@
 use walrelay_errors::Coded as _;
 use walrelay_outbox_admin::ReshardingRefusal;
 use walrelay_outbox_admin::protocols::{ProtocolError, SkippedRows};
-use walrelay_outbox_replay::{Resharding, SlotOperation, UpgradeStage};
+use walrelay_outbox_replay::{ReleaseStage, Resharding, SlotOperation};
 
 /// Returns the fix of this case. `None` if the fix of the error's code is enough.
 pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
@@ -37,9 +37,6 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::TimeUnknown { .. }
         | E::ResetCancelled { .. }
         | E::ReshardRunning
-        | E::NoUpgradePrepared { .. }
-        | E::NotCarriedOver { .. }
-        | E::NothingToAdopt { .. }
         | E::UnsendableRowBefore { .. }
         | E::TargetOutOfRange { .. }
         | E::TargetPastWal { .. }
@@ -84,15 +81,6 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
             "start the relay, which continues as before; `walrelay anchor list` shows which anchors there are"
         }
         E::ReshardRunning => "wait until it is done",
-        E::NoUpgradePrepared { .. } => {
-            "after `walrelay upgrade prepare` has dropped the slot, `walrelay slot recover` creates a new one"
-        }
-        E::NotCarriedOver { .. } => {
-            "run `walrelay slot recover`, which creates a new slot and republishes rows that may be missing"
-        }
-        E::NothingToAdopt { .. } => {
-            "after a loss, run `walrelay slot recover`; for the first time, run `walrelay init`"
-        }
         E::UnsendableRowBefore { .. } => {
             "skip that transaction alone first: name its position with `walrelay slot advance --to-lsn`"
         }
@@ -121,9 +109,9 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
 pub fn finishing_command(operation: &SlotOperation) -> String {
     match operation {
         SlotOperation::Reset(_) | SlotOperation::Recovery(_) => "walrelay run".to_owned(),
-        SlotOperation::Upgrade(upgrade) => match upgrade.stage {
-            UpgradeStage::Preparing => "walrelay upgrade prepare".to_owned(),
-            UpgradeStage::Prepared => "walrelay slot recover".to_owned(),
+        SlotOperation::Release(release) => match release.stage {
+            ReleaseStage::Draining => "walrelay slot release".to_owned(),
+            ReleaseStage::Released => "walrelay slot recover".to_owned(),
         },
         SlotOperation::Resharding(Resharding { to, .. }) => {
             format!("walrelay reshard --shards {to}")

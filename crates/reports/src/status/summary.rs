@@ -37,7 +37,7 @@ fn finishing(operation: &OperationReport) -> NextStep {
     };
     let scope = match operation.kind {
         OperationKind::Resharding => StepScope::AllShards,
-        OperationKind::Reset | OperationKind::Recovery | OperationKind::Upgrade => StepScope::Slot,
+        OperationKind::Reset | OperationKind::Recovery | OperationKind::Release => StepScope::Slot,
     };
     NextStep { scope, ..NextStep::of(Code::OperationUnfinished, text) }
 }

@@ -31,13 +31,9 @@ pub fn change_text(change: &Change) -> String {
         Change::DropOldShards { old } => {
             format!("drop the slots {}, which other slots have replaced", old.join(", "))
         }
-        Change::PrepareUpgrade { slot, anchors } => {
+        Change::ReleaseSlot { slot, anchors } => {
             format!("publish every pending row, then drop slot {slot} and {anchors} anchor(s)")
         }
-        Change::CancelUpgrade { slot } => {
-            format!("cancel the upgrade that is prepared for slot {slot}")
-        }
-        Change::FinishUpgrade { slot, at } => format!("take over slot {slot}, which is at {at}"),
         Change::DropSlot { slot, rows: None } => format!("drop slot {slot}, which is lost"),
         Change::DropSlot { slot, rows: Some(rows) } => {
             format!("drop slot {slot} with {rows} unconfirmed row(s)")

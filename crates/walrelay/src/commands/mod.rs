@@ -33,7 +33,6 @@ pub mod slot;
 pub mod status;
 pub mod tail;
 pub mod trace;
-pub mod upgrade;
 
 /// Reads the definition of the outbox that a command is about.
 ///
@@ -87,7 +86,6 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Init(config) => Box::pin(init::execute(*config, shutdown)).await,
         Command::Slot(config) => Box::pin(slot::execute(config, shutdown)).await,
         Command::Anchor(config) => Box::pin(anchor::execute(config, shutdown)).await,
-        Command::Upgrade(config) => Box::pin(upgrade::execute(config, shutdown)).await,
         Command::Reshard(config) => Box::pin(reshard::execute(*config, shutdown)).await,
         Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
         Command::ReplayRecord(config) => replay::execute_on_record(config, shutdown).await,

@@ -1,4 +1,4 @@
-//! `walrelay slot`: drops, advances, resets and recovers the slot. Only explicit commands create or
+//! `walrelay slot`: drops, advances, resets, releases and recovers the slot. Only explicit commands create or
 //! drop slots (I9).
 
 use serde::Serialize;
@@ -6,9 +6,10 @@ use walrelay_command_line::config::{
     AdvanceOrder, DatabaseConfig, RecoverOrder, ResetOrder, SlotAction, SlotConfig,
 };
 use walrelay_outbox_admin::protocols::{
-    Advance, AdvancedSlot, DroppedSlot, Recovered, ResetResult, TableRows, advance, drop_checked,
-    recover, reset,
+    Advance, AdvancedSlot, DroppedSlot, Recovered, Released, ReleasedSlot, ResetResult, TableRows,
+    advance, drop_checked, recover, release, reset,
 };
+use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
 use walrelay_reports::steps::protocol::{START_RELAY, rows_text};
@@ -27,6 +28,7 @@ pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Erro
         SlotAction::Drop { discard_rows } => drop_slot(&database, discard_rows, terminal).await,
         SlotAction::Advance(order) => advance_slot(&database, &order, terminal).await,
         SlotAction::Reset(order) => reset_slot(&database, &order, terminal).await,
+        SlotAction::Release(settings) => release_slot(&settings, terminal).await,
         SlotAction::Recover(order) => recover_slot(&database, &order, terminal).await,
     }
 }
@@ -170,6 +172,61 @@ fn reset_text(slot: &str, done: &ResetResult) -> String {
 }
 
 #[derive(Debug, Serialize)]
+struct SlotReleaseJson<'a> {
+    slot: &'a str,
+    result: &'static str,
+    dropped_anchors: usize,
+    settled_xid: Option<u64>,
+    other_slots: &'a [String],
+}
+
+impl<'a> SlotReleaseJson<'a> {
+    fn new(slot: &'a str, released: &'a Released) -> Self {
+        let (result, anchors, settled_xid, other_slots) = match released {
+            Released::OnAnotherServer => ("server_replaced", 0, None, &[][..]),
+            Released::Dropped(ReleasedSlot { anchors, settled_xid, other_slots }) => {
+                ("released", *anchors, Some(*settled_xid), other_slots.as_slice())
+            }
+        };
+        Self { slot, result, dropped_anchors: anchors, settled_xid, other_slots }
+    }
+}
+
+async fn release_slot(settings: &Settings, terminal: Terminal<'_>) -> Result<(), Error> {
+    let slot = &settings.relay.outbox.slot;
+    let released = run_protocol(&settings.connect, terminal, StopMode::Graceful, async |session| {
+        release(session, settings).await
+    });
+    let released = released.await?;
+    let text = |it| release_text(slot, it);
+    terminal.print_result(released.as_ref(), text, |it| SlotReleaseJson::new(slot, it))
+}
+
+fn release_text(slot: &str, released: &Released) -> String {
+    let ReleasedSlot { anchors, settled_xid, other_slots } = match released {
+        Released::OnAnotherServer => {
+            return format!(
+                "slot {slot} was released on another server: this one is upgraded\nnext: {RECOVER}"
+            );
+        }
+        Released::Dropped(dropped) => dropped,
+    };
+    let others = match other_slots.is_empty() {
+        true => String::new(),
+        false => format!("other slots block an upgrade: {}\n", other_slots.join(", ")),
+    };
+    format!(
+        "drained: everything committed before is published\ndropped: slot {slot} and {anchors} anchor(s)\n\
+         on record: every transaction below {settled_xid} is settled\n{others}\
+         next: upgrade the server, or leave it as it is; producers need not stop, and relays wait\n\
+         then: {RECOVER}"
+    )
+}
+
+/// The next step after a release.
+const RECOVER: &str = "walrelay slot recover. After an upgrade, relays with --on-slot-lost recover do it by themselves\n";
+
+#[derive(Debug, Serialize)]
 struct SlotRecoverJson<'a> {
     slot: &'a str,
     result: &'static str,
@@ -180,7 +237,7 @@ struct SlotRecoverJson<'a> {
 impl<'a> SlotRecoverJson<'a> {
     fn new(slot: &'a str, recovered: &'a Recovered) -> Self {
         let (result, operation, rows) = match recovered {
-            Recovered::UpgradeCancelled => ("upgrade_cancelled", None, &[][..]),
+            Recovered::ReleaseCancelled => ("release_cancelled", None, &[][..]),
             Recovered::NewSlot { operation, rows } => {
                 ("slot_created", Some(operation.describe(slot)), rows.as_slice())
             }
@@ -207,8 +264,8 @@ async fn recover_slot(
 
 fn recover_text(slot: &str, recovered: &Recovered) -> String {
     match recovered {
-        Recovered::UpgradeCancelled => {
-            format!("slot {slot} still exists: the upgrade is cancelled, and relays continue\n")
+        Recovered::ReleaseCancelled => {
+            format!("slot {slot} still exists: its release is cancelled, and relays continue\n")
         }
         Recovered::NewSlot { operation, rows } => {
             format!("slot {slot}: {}\n{}{START_RELAY}", operation.describe(slot), rows_text(rows))
@@ -249,6 +306,12 @@ mod tests {
         assert_documented("slot advance", &SlotAdvanceJson::new("s", &advanced));
         let reset = ResetResult::Done { target: Lsn::new(1), is_earlier: false };
         assert_documented("slot reset", &SlotResetJson::new("s", &reset));
+        let released = Released::Dropped(ReleasedSlot {
+            anchors: 1,
+            settled_xid: 7,
+            other_slots: vec!["other".to_owned()],
+        });
+        assert_documented("slot release", &SlotReleaseJson::new("s", &released));
         let operation = SlotOperation::Resharding(Resharding { from: 1, to: 2 });
         let rows = vec![TableRows { table: "public.app_outbox".to_owned(), rows: 1 }];
         let recovered = Recovered::NewSlot { operation, rows };

@@ -245,10 +245,10 @@ fn a_guess_is_refused_and_the_right_command_is_named() {
     for (guess, command) in [
         (&["slot", "show"][..], "walrelay status"),
         (&["consume", "billing", "--handler", "shop.apply"], "walrelay consumer run"),
-        (&["prepare-upgrade"], "walrelay upgrade prepare"),
+        (&["prepare-upgrade"], "walrelay slot release"),
         (&["slot", "delete"], "walrelay slot drop"),
         (&["dispatch", "describe", "7"], "walrelay dispatch show"),
-        (&["upgrade", "start"], "walrelay upgrade prepare"),
+        (&["upgrade"], "walrelay slot release"),
         (&["--log-level", "debug", "backfill"], "walrelay replay start --source table"),
     ] {
         let output = walrelay(guess, &[]);

@@ -2,11 +2,13 @@
 
 use walrelay_outbox_admin::protocols::{Place, ResetOrder, SkipConsent};
 use walrelay_outbox_replay::Again;
+use walrelay_relay::settings::Until;
 
 use super::super::builder::ConfigBuilder;
 use super::super::command::{SlotAction, SlotConfig};
 use super::replay_orders::{AdvanceOrder, RecoverOrder};
 use crate::cli::SlotActionArgs;
+use crate::options::choices::OnSlotLost;
 
 impl ConfigBuilder<'_> {
     pub(in crate::config) fn slot(&mut self, given: SlotActionArgs) -> Option<SlotConfig> {
@@ -42,6 +44,11 @@ impl ConfigBuilder<'_> {
                     columns: Box::new(self.definition.columns.clone()),
                 };
                 (args.database, args.change.options(), SlotAction::Reset(order))
+            }
+            SlotActionArgs::Release(args) => {
+                let run = self.run(&args.options, Until::CaughtUp, OnSlotLost::Stop)?;
+                let release = SlotAction::Release(Box::new(run.settings));
+                (args.options.database, args.change.options(), release)
             }
             SlotActionArgs::Recover(args) => {
                 let columns = Box::new(self.definition.columns.clone());

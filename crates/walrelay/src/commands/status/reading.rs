@@ -104,8 +104,8 @@ fn is_about_the_slot(error: &Error) -> bool {
         error.code(),
         Code::SlotMissing
             | Code::SlotLost
-            | Code::UpgradeInProgress
-            | Code::UpgradePrepared
+            | Code::ReleaseInProgress
+            | Code::SlotReleased
             | Code::OperationUnfinished
     )
 }
@@ -250,7 +250,7 @@ async fn report_without_slot(
         None
     };
     let may_recover = match &begun {
-        Some(SlotOperation::Upgrade(_)) | None => true,
+        Some(SlotOperation::Release(_)) | None => true,
         Some(
             SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_),
         ) => false,
@@ -265,7 +265,7 @@ async fn report_without_slot(
     if let Some(begun) = begun {
         let scope = match &begun {
             SlotOperation::Resharding(_) => StepScope::AllShards,
-            SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Upgrade(_) => {
+            SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Release(_) => {
                 StepScope::Slot
             }
         };

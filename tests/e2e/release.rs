@@ -1,4 +1,4 @@
-//! A simulated server upgrade: the slot is dropped for the upgrade, and no row is lost while
+//! A released slot, and a simulated server upgrade: the slot is dropped, and no row is lost while
 //! producers write.
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn more_rows(producer: &Producer) {
 }
 
 #[tokio::test]
-async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_producers_writing() {
+async fn a_slot_is_released_under_a_running_relay_and_nothing_is_lost_with_producers_writing() {
     let Some(installation) = installation_or_skip() else { return };
     let settings = [("wal_level", "logical")];
     let mut server = PrivatePostgres::start(&installation, &settings).expect("a server");
@@ -49,15 +49,15 @@ async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_p
     let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
     world.pubsub.wait_stored(DEADLINE, 200).await;
 
-    let told = world.succeed(["upgrade", "prepare", "--yes"]).await;
+    let told = world.succeed(["slot", "release", "--yes"]).await;
     assert!(told.contains("and 1 anchor(s)") && told.contains("walrelay slot recover"), "{told}");
     more_rows(&producer).await;
     // No slot is created before the upgrade, because a slot would block the upgrade.
     let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
-    assert!(body.contains("an upgrade"), "{body}");
+    assert!(body.contains("a release"), "{body}");
     assert_eq!(world.number(SLOTS).await, 0);
     // A second run reports the same.
-    world.succeed(["upgrade", "prepare", "--yes"]).await;
+    world.succeed(["slot", "release", "--yes"]).await;
 
     server.restart().expect("the server comes back");
     world.reconnect().await;
@@ -80,12 +80,12 @@ async fn assert_leads_to_recovery(world: &InboxDatabase, command: &[&str], code:
 }
 
 #[tokio::test]
-async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here() {
+async fn a_released_slot_is_recovered_after_an_upgrade_and_without_one() {
     for is_upgraded in [true, false] {
         let Some(world) = InboxDatabase::create().await else { return };
         Workload::of_rows(60).insert(world.client()).await.expect("rows");
         world.succeed(["run", "--until-caught-up"]).await;
-        let told = world.succeed(["upgrade", "prepare", "--yes"]).await;
+        let told = world.succeed(["slot", "release", "--yes"]).await;
         assert!(told.contains("dropped: slot"), "{told}");
         for command in [&["status"][..], &["init"], &["run", "--until-caught-up"]] {
             let refused = world.run(command.iter().copied()).await;
@@ -100,13 +100,13 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
         let (_, guard) = guard.split_once('\n').expect("a title");
         let error = world.client().batch_execute(guard).await.unwrap_err();
         let hint = error.as_db_error().and_then(|it| it.hint()).unwrap_or_default().to_owned();
-        assert!(hint.contains("Recover the slot after the upgrade"), "{hint}");
+        assert!(hint.contains("Recover the released slot"), "{hint}");
         let more = Workload { first_number: 60, ..Workload::of_rows(40) };
         more.insert(world.client()).await.expect("rows");
         if is_upgraded {
             as_if_upgraded(&world).await;
-            let again = world.succeed(["upgrade", "prepare", "--yes"]).await;
-            assert!(again.contains("it is upgraded\nnext: walrelay slot recover"), "{again}");
+            let again = world.succeed(["slot", "release", "--yes"]).await;
+            assert!(again.contains("this one is upgraded\nnext: walrelay slot recover"), "{again}");
             assert!(!again.contains("next: upgrade"), "{again}");
             assert_leads_to_recovery(&world, &["run", "--on-slot-lost", "stop"], 5).await;
             assert_leads_to_recovery(&world, &["check"], 5).await;
@@ -125,24 +125,23 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
 }
 
 #[tokio::test]
-async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
+async fn a_release_that_cannot_drain_leaves_everything_as_it_was() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     let held = world.connect().await;
     Workload::of_rows(30).insert(&held).await.expect("rows");
     world.pubsub.fault("reject=UNAVAILABLE");
-    let mut prepare = world.command(["upgrade", "prepare", "--yes"]).start();
+    let mut prepare = world.command(["slot", "release", "--yes"]).start();
     prepare.wait_for_line(DEADLINE, "draining").await;
-    // No other command prepares or cancels the upgrade meanwhile, and a relay waits.
+    // No other command releases the slot or cancels that meanwhile, and a relay waits.
     let relay = world.relay([]).start();
     relay.wait_for_line(DEADLINE, "another process works on it").await;
     drop(relay);
-    for command in [&["upgrade", "prepare", "--yes"][..], &["slot", "recover", "--yes"], &["init"]]
-    {
+    for command in [&["slot", "release", "--yes"][..], &["slot", "recover", "--yes"], &["init"]] {
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(3), "{}", refused.text);
-        assert!(refused.text.contains("is being prepared"), "{}", refused.text);
-        assert!(refused.text.contains("Wait for `walrelay upgrade prepare`"), "{}", refused.text);
+        assert!(refused.text.contains("a release"), "{}", refused.text);
+        assert!(refused.text.contains("Wait for `walrelay slot release`"), "{}", refused.text);
     }
     prepare.signal(walrelay_testkit::process::Signal::Interrupt);
     assert_eq!(prepare.wait_ended(DEADLINE).await.code(), Some(1));
@@ -153,15 +152,15 @@ async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
-    for next in [&["run", "--until-caught-up"][..], &["init"], &["upgrade", "cancel", "--yes"]] {
+async fn a_killed_release_is_reported_and_cancelled_by_the_next_command() {
+    for next in [&["run", "--until-caught-up"][..], &["init"], &["slot", "recover", "--yes"]] {
         let Some(world) = InboxDatabase::create().await else { return };
         world.succeed(["anchor", "create", "a"]).await;
         Workload::of_rows(30).insert(world.client()).await.expect("rows");
         world.catch_up().await;
         let dying = world
-            .command(["upgrade", "prepare", "--yes"])
-            .env("WALRELAY_FAILPOINT", "upgrade-drained");
+            .command(["slot", "release", "--yes"])
+            .env("WALRELAY_FAILPOINT", "release-drained");
         let died = dying.finish(DEADLINE).await;
         assert_eq!(died.code, None, "{}", died.text);
 
@@ -173,48 +172,17 @@ async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
             assert_eq!(told.code, Some(code), "{command:?}: {}", told.text);
             assert!(told.text.contains("the slot still exists"), "{}", told.text);
             assert!(told.text.contains("no process works on it"), "{}", told.text);
-            assert!(told.text.contains("walrelay upgrade prepare"), "{}", told.text);
+            assert!(told.text.contains("walrelay slot release"), "{}", told.text);
             assert!(!told.text.contains("dropped"), "{}", told.text);
         }
-        let asked = world.run(["upgrade", "cancel"]).await;
-        assert_eq!(asked.code, Some(2), "{}", asked.text);
-        assert!(asked.text.contains("cancel the upgrade"), "{}", asked.text);
-        let would = world.succeed(["upgrade", "cancel", "--dry-run"]).await;
-        assert!(would.starts_with("would cancel the upgrade"), "{would}");
         let told = world.succeed(next.iter().copied()).await;
         assert!(told.contains("cancelled"), "{told}");
         world.catch_up().await;
         assert_nothing_lost(&world).await;
         assert_eq!(world.number(SLOTS).await, 2);
-        world.succeed(["upgrade", "prepare", "--yes"]).await;
+        world.succeed(["slot", "release", "--yes"]).await;
         assert_eq!(world.number(SLOTS).await, 0);
     }
-}
-
-#[tokio::test]
-async fn a_slot_that_the_upgrade_carried_over_is_adopted() {
-    let Some(world) = InboxDatabase::create().await else { return };
-    Workload::of_rows(30).insert(world.client()).await.expect("rows");
-    world.catch_up().await;
-    let refused = world.run(["upgrade", "finish", "--yes"]).await;
-    assert_eq!(refused.code, Some(2), "{}", refused.text);
-    as_if_upgraded(&world).await;
-    assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
-    let define = "INSERT INTO app_outbox_definition SELECT 'not_carried_over', system_identifier,
-                    database, publication, tables, columns FROM app_outbox_definition";
-    world.execute(define).await;
-    let another =
-        world.command(["upgrade", "finish", "--yes"]).env("WALRELAY_SLOT", "not_carried_over");
-    let missing = another.finish(DEADLINE).await;
-    assert_eq!(missing.code, Some(2), "{}", missing.text);
-    assert!(missing.text.contains("walrelay slot recover"), "{}", missing.text);
-    assert!(!missing.text.contains("walrelay init"), "{}", missing.text);
-    world.succeed(["upgrade", "finish", "--yes"]).await;
-    let more = Workload { first_number: 30, ..Workload::of_rows(10) };
-    more.insert(world.client()).await.expect("rows");
-    world.catch_up().await;
-    assert_nothing_lost(&world).await;
-    assert_eq!(world.pubsub.stored_count(), 40, "nothing comes twice");
 }
 
 #[tokio::test]
@@ -248,13 +216,13 @@ async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_
 }
 
 #[tokio::test]
-async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards() {
+async fn a_failover_slot_that_was_released_is_one_again_afterwards() {
     let failover = "SELECT count(*) FROM pg_replication_slots WHERE failover AND database = current_database()";
     for is_upgraded in [true, false] {
         let Some(world) = InboxDatabase::create_empty_since(17).await else { return };
         world.succeed(["init", "--failover"]).await;
         world.catch_up().await;
-        world.succeed(["upgrade", "prepare", "--yes"]).await;
+        world.succeed(["slot", "release", "--yes"]).await;
         assert_eq!(world.number(SLOTS).await, 0);
         if is_upgraded {
             as_if_upgraded(&world).await;
@@ -265,7 +233,7 @@ async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards
 }
 
 #[tokio::test]
-async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted() {
+async fn a_recovery_that_was_begun_before_an_upgrade_is_finished_after_it() {
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -274,9 +242,6 @@ async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted
     more.insert(world.client()).await.expect("rows");
     world.succeed(["slot", "recover", "--yes"]).await;
     as_if_upgraded(&world).await;
-    let refused = world.run(["upgrade", "finish", "--yes"]).await;
-    assert_eq!(refused.code, Some(3), "{}", refused.text);
-    assert!(refused.text.contains("a recovery"), "{}", refused.text);
     world.succeed(["slot", "recover", "--yes"]).await;
     world.catch_up().await;
     assert_nothing_lost(&world).await;
@@ -287,7 +252,7 @@ async fn after_a_dump_and_restore_status_names_the_recovery_by_time_which_works(
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(10).insert(world.client()).await.expect("the rows are inserted");
     world.catch_up().await;
-    world.succeed(["upgrade", "prepare", "--yes"]).await;
+    world.succeed(["slot", "release", "--yes"]).await;
     as_if_upgraded(&world).await;
     // The tables of a restored dump have other object ids.
     world.execute("UPDATE app_outbox_relay SET origin = '{}'").await;

@@ -1,10 +1,10 @@
-//! An upgrade preparation that dies at each of its steps. The next run finishes the preparation, or
+//! A release that dies at each of its steps. The next run finishes it, or
 //! the slot continues.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_tests::{DEADLINE, InboxDatabase};
 
-/// A step of the preparation.
+/// A step of the release.
 #[derive(Clone, Copy)]
 struct Step {
     failpoint: &'static str,
@@ -13,17 +13,17 @@ struct Step {
 }
 
 const STEPS: [Step; 4] = [
-    Step { failpoint: "upgrade-begun", has_slot: true },
-    Step { failpoint: "upgrade-drained", has_slot: true },
-    Step { failpoint: "upgrade-unanchored", has_slot: true },
-    Step { failpoint: "upgrade-dropped", has_slot: false },
+    Step { failpoint: "release-begun", has_slot: true },
+    Step { failpoint: "release-drained", has_slot: true },
+    Step { failpoint: "release-unanchored", has_slot: true },
+    Step { failpoint: "release-dropped", has_slot: false },
 ];
 
-/// The commands that can finish or cancel the preparation.
-const FINISHERS: [&[&str]; 2] = [&["upgrade", "prepare", "--yes"], &["slot", "recover", "--yes"]];
+/// The commands that can finish or cancel the release.
+const FINISHERS: [&[&str]; 2] = [&["slot", "release", "--yes"], &["slot", "recover", "--yes"]];
 
 #[tokio::test]
-async fn a_prepared_upgrade_that_dies_at_any_step_is_finished_or_called_off_and_loses_nothing() {
+async fn a_release_that_dies_at_any_step_is_finished_or_cancelled_and_loses_nothing() {
     let cases = STEPS.iter().flat_map(|step| FINISHERS.map(|finisher| (*step, finisher)));
     for (step, finisher) in cases {
         let Some(world) = InboxDatabase::create().await else { return };
@@ -38,7 +38,7 @@ async fn die_and_finish(world: &InboxDatabase, step: Step, finisher: &[&str]) {
     world.catch_up().await;
     let more = Workload { first_number: 60, ..Workload::of_rows(30) };
     more.insert(world.client()).await.expect("rows");
-    let dying = world.command(["upgrade", "prepare", "--yes"]).env("WALRELAY_FAILPOINT", step);
+    let dying = world.command(["slot", "release", "--yes"]).env("WALRELAY_FAILPOINT", step);
     let died = dying.finish(DEADLINE).await;
     assert_eq!(died.code, None, "{step}: {}", died.text);
     let slot =
