@@ -18,6 +18,7 @@ mod positions;
 pub mod recovery;
 mod recovery_cursor;
 mod relay_connection;
+mod release;
 pub mod replay;
 mod rows;
 mod slot_holder;
@@ -31,15 +32,16 @@ pub use lost_slot::{
     rows_at_risk,
 };
 pub use operation::{
-    Again, Filling, ReleaseStage, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
-    SlotRelease, begin_backfill, begin_recovery, begin_release, begin_reset, cancel_operation,
-    extend_recovery, finish_recovery, finish_reset, is_operation_taken, read_operation,
-    release_operation, store_slot_snapshot, take_operation, try_decoding,
+    Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery, begin_backfill,
+    begin_recovery, begin_reset, cancel_operation, extend_recovery, finish_recovery, finish_reset,
+    is_operation_taken, read_operation, release_operation, store_slot_snapshot, take_operation,
+    try_decoding,
 };
 pub use outbox_state::{LeftOutRows, OutboxSlots, TopicRows};
 pub use pg_upgrade::move_recovery_to_server;
 pub use recovery_cursor::{RecoveryCursor, note_place, read_recovery_cursor};
 pub use relay_connection::{lease_of, open_replication};
+pub use release::{ReleaseStage, SlotRelease, begin_release};
 pub use rows::encoding::{
     SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, read_unchecked_database,
 };

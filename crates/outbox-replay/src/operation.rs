@@ -15,6 +15,7 @@ use walrelay_pg_replication::{Failover, read_slot};
 
 use crate::admin_error::{AdminError, describe_shards};
 use crate::positions::with_positions_before;
+use crate::release::{ReleaseStage, SlotRelease};
 
 /// A reset: a copy of an anchor replaces the slot, and streams from a target position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,35 +67,6 @@ impl SettledBound {
             Self::Nothing | Self::Horizon => false,
         }
     }
-}
-
-/// A release of the slot: everything is published, and the slot is dropped. Nothing creates it
-/// again before an operator asks for it, or the server is upgraded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotRelease {
-    /// System identifier of the server.
-    pub system_identifier: String,
-    /// Version of that server, as `server_version_num`.
-    pub version: i32,
-    /// Progress of the release.
-    pub stage: ReleaseStage,
-}
-
-impl SlotRelease {
-    /// Returns whether the server has been upgraded or replaced since.
-    #[must_use]
-    pub fn is_of_another_server(&self, system_identifier: &str, version: i32) -> bool {
-        system_identifier != self.system_identifier || version != self.version
-    }
-}
-
-/// Progress of a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReleaseStage {
-    /// The slot still exists, and relays can continue with it.
-    Draining,
-    /// The slot is dropped.
-    Released,
 }
 
 /// The new slot, and the rows that it does not stream.
@@ -459,31 +431,6 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, AdminError> {
     let value = u64::from(timeline);
     i32::try_from(timeline)
         .map_err(|_| AdminError::Sql(SqlError::OutOfRange { what: "timeline", value }))
-}
-
-/// Records a release, so that relays let go of the slot and wait.
-/// Returns false if another operation is unfinished.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
-pub async fn begin_release(
-    client: &Client,
-    slot: &str,
-    release: &SlotRelease,
-) -> Result<bool, AdminError> {
-    let written = client
-        .execute_typed(
-            sql!("operation.sql", "begin_release"),
-            &[
-                (&slot, Type::TEXT),
-                (&release.system_identifier, Type::TEXT),
-                (&release.version, Type::INT4),
-            ],
-        )
-        .await
-        .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
-    Ok(written == 1)
 }
 
 /// Records the new slot and the snapshot of the rows that it does not stream.

@@ -8,7 +8,8 @@ use walrelay_pg_client::{Blockers, blockers, sql};
 use walrelay_pg_replication::read_slot;
 
 use crate::admin_error::AdminError;
-use crate::operation::{ReleaseStage, SlotOperation, SlotRelease, is_operation_taken};
+use crate::operation::{SlotOperation, is_operation_taken};
+use crate::release::{ReleaseStage, SlotRelease};
 
 /// A session that holds a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -45,7 +45,7 @@ pub(crate) enum SlotActionArgs {
     /// the release.
     #[command(after_help = "Example:\n  walrelay slot release --project my-project")]
     Release(Box<SlotReleaseArgs>),
-    /// Create a new slot in place of a lost or released one, and publish the rest from the table.
+    /// Create a lost or released slot again, and publish the rest from the table.
     ///
     /// Rows that the lost slot may not have settled are in the outbox table. `walrelay run` publishes those rows
     /// first, in order per aggregate, and then the rows of the new slot. A few rows are published twice, and none is

@@ -8,12 +8,13 @@ use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_v
 use walrelay_relay::error::RelayError;
 
 use crate::operation::{
-    Filling, ReleaseStage, Reset, SlotOperation, SlotRecovery, SlotRelease, cancel_operation,
-    finish_reset, read_operation, release_operation, take_operation,
+    Filling, Reset, SlotOperation, SlotRecovery, cancel_operation, finish_reset, read_operation,
+    release_operation, take_operation,
 };
 use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::new_slot;
 use crate::operation_resumer::reset::{ResetEnd, ResetSteps, run_reset};
+use crate::release::{ReleaseStage, SlotRelease};
 use crate::slot_holder::describe_unfinished;
 
 /// The result of finishing an operation.
