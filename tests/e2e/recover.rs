@@ -47,6 +47,34 @@ async fn four_hundred_rows_that_no_slot_has_are_published_in_order_with_little_o
     assert_eq!(stored(&world), before);
 }
 
+#[tokio::test]
+async fn a_recovery_that_loses_its_database_publishes_nothing_more_until_it_is_back() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    drop_slot_and_insert(&world, 2_000).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
+    let relay = world.relay(["--rate", "100"]).start();
+    world.pubsub.wait_stored(DEADLINE, 200).await;
+    let other = TestClient::connect(&world.url().replace(world.name(), "postgres")).await;
+    let name = world.name();
+    let cut = format!(
+        "ALTER DATABASE \"{name}\" WITH ALLOW_CONNECTIONS false;
+         SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+    );
+    other.batch_execute(&cut).await.expect("the database is closed");
+    relay.wait_for_line(DEADLINE, "connecting again").await;
+    other
+        .batch_execute(&format!("ALTER DATABASE \"{name}\" WITH ALLOW_CONNECTIONS true"))
+        .await
+        .expect("the database is open");
+    drop(relay);
+    let mut world = world;
+    world.reconnect().await;
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    assert!(verdict.duplicates_count <= 500, "what was not recorded any more: {verdict}");
+}
+
 /// Runs transactions that write and roll back, one after the other.
 async fn roll_back(client: TestClient, rounds: u32) {
     for _ in 0..rounds {

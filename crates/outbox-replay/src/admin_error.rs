@@ -4,6 +4,7 @@ use walrelay_errors::{Code, Coded};
 use walrelay_outbox_store::{Shard, StoreError};
 use walrelay_pg_client::{ServerErrorKind, SqlError, schema};
 use walrelay_pg_replication::SlotError;
+use walrelay_relay::error::RelayError;
 
 /// A command of an operator failed, or was refused before it changed anything.
 #[derive(Debug, thiserror::Error)]
@@ -239,6 +240,12 @@ impl AdminError {
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
         self.as_sql().is_some_and(SqlError::is_disconnected)
+    }
+}
+
+impl From<AdminError> for RelayError {
+    fn from(error: AdminError) -> Self {
+        Self::survey(error)
     }
 }
 

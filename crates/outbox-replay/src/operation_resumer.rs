@@ -53,7 +53,7 @@ impl OperationResumer<'_> {
         let Self { client, slot, .. } = self;
         let until = Instant::now() + RELEASE_TIMEOUT;
         loop {
-            refuse_other_slot(client, slot).await.map_err(RelayError::survey)?;
+            refuse_other_slot(client, slot).await?;
             let error = match drop_slot(client, slot).await {
                 Ok(()) | Err(SlotError::SlotMissing { .. }) => return Ok(()),
                 Err(error) => error,
@@ -72,9 +72,9 @@ impl OperationResumer<'_> {
     /// Reports the session that holds the slot. Fails if the slot is still held at `until`.
     async fn check_holder(&self, until: Instant) -> Result<(), RelayError> {
         let Self { client, slot, health, .. } = self;
-        let state = read_slot(client, slot).await.map_err(RelayError::survey)?;
+        let state = read_slot(client, slot).await?;
         let Some(pid) = state.and_then(|state| state.active_pid) else { return Ok(()) };
-        let holder = read_slot_holder(client, pid).await.map_err(RelayError::survey)?;
+        let holder = read_slot_holder(client, pid).await?;
         health.waits_for(&format!("the slot is held by {holder}"));
         if holder.does == HolderActivity::Makes {
             return self.end_abandoned(pid).await;

@@ -2,8 +2,9 @@
 
 use pgoutput_parser::Lsn;
 use walrelay_errors::{Action, BoxedError, Code, Coded, ErrorContext, Exit};
-use walrelay_outbox_store::StoreFailure;
-use walrelay_pg_client::{PgError, ServerError};
+use walrelay_outbox_store::{StoreError, StoreFailure};
+use walrelay_pg_client::{PgError, ServerError, SqlError};
+use walrelay_pg_replication::SlotError;
 
 use crate::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
@@ -77,6 +78,19 @@ pub enum RelayError {
         summary: String,
     },
 }
+
+/// A refusal or a failed statement outside of the data path.
+macro_rules! from_survey {
+    ($($error:ty),+) => {
+        $(impl From<$error> for RelayError {
+            fn from(error: $error) -> Self {
+                Self::survey(error)
+            }
+        })+
+    };
+}
+
+from_survey!(StoreError, SlotError, SqlError);
 
 /// Several sessions in a row that ended at one place, because the server cannot send the next row.
 #[derive(Debug, thiserror::Error)]

@@ -183,13 +183,13 @@ impl Database for PostgresDatabase {
         self.checked_from =
             row.get::<_, Option<PgLsn>>(0).map_or(Lsn::ZERO, |it| Lsn::new(it.into()));
         // Before the comparison with the record, so that no change between the two is missed.
-        self.watch.begin(&self.sql).await.map_err(RelayError::survey)?;
+        self.watch.begin(&self.sql).await?;
         preflight_check::gate(&self.sql, &self.relay).await
     }
 
     async fn outbox_tables(&mut self) -> Result<Option<OutboxTables>, RelayError> {
         let Outbox { tables: names, publication, .. } = self.relay.outbox.clone();
-        let ids = read_table_ids(&self.sql, &names).await.map_err(RelayError::survey)?;
+        let ids = read_table_ids(&self.sql, &names).await?;
         Ok(Some(OutboxTables { names, ids, publication, checked_from: self.checked_from }))
     }
 
@@ -215,8 +215,7 @@ impl Database for PostgresDatabase {
     }
 
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
-        let row =
-            read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::survey)?;
+        let row = read_relay_row(&self.sql, &self.relay.outbox.slot).await?;
         Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))
     }
 

@@ -17,8 +17,7 @@ use walrelay_relay::settings::RelaySettings;
 ///
 /// All findings at once, each with the fix of its case.
 pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayError> {
-    let mut findings =
-        preflight(sql, &preflight_request(relay)).await.map_err(RelayError::survey)?;
+    let mut findings = preflight(sql, &preflight_request(relay)).await?;
     // The relay opens its replication connection first. A server may have other rules than ours.
     findings.retain(|it| it.error_code() != Some(Code::ReplicationPermissionMissing));
     let is_warning = |it: &&Finding| matches!(it.result, CheckResult::Warning(_));

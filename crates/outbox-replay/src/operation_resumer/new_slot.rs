@@ -86,7 +86,7 @@ pub(crate) async fn create(
     importing.batch_execute("COMMIT").await.map_err(&failed)?;
     importing.close().await;
     let filling = Filling { consistent_point, snapshot };
-    store_slot_snapshot(client, slot, &filling).await.map_err(RelayError::survey)?;
+    store_slot_snapshot(client, slot, &filling).await?;
     failpoint::hit("recovery-noted");
     Ok(filling)
 }

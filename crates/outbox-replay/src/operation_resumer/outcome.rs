@@ -53,14 +53,13 @@ impl OperationResumer<'_> {
             return Ok(Outcome::Nothing);
         };
         health.set_operation(Some(seen.describe(slot)));
-        if !take_operation(client, slot).await.map_err(RelayError::survey)? {
-            let what =
-                describe_unfinished(client, slot, &seen).await.map_err(RelayError::survey)?;
+        if !take_operation(client, slot).await? {
+            let what = describe_unfinished(client, slot, &seen).await?;
             health.set_operation(Some(what.clone()));
             return Ok(Outcome::Elsewhere { operation: seen, what });
         }
         let done = self.finish_taken().await;
-        release_operation(client, slot).await.map_err(RelayError::survey)?;
+        release_operation(client, slot).await?;
         match &done {
             Ok(
                 Outcome::Nothing
@@ -110,10 +109,8 @@ impl OperationResumer<'_> {
     /// slot holds the lock. This process now has the lock, so that process is gone, and a release
     /// whose slot exists is cancelled.
     async fn check_release(&self, release: SlotRelease) -> Result<Outcome, RelayError> {
-        let here = read_recorded_system_identifier(self.client, self.slot)
-            .await
-            .map_err(RelayError::survey)?;
-        let version = read_version(self.client).await.map_err(RelayError::survey)?;
+        let here = read_recorded_system_identifier(self.client, self.slot).await?;
+        let version = read_version(self.client).await?;
         if release.is_of_another_server(&here, version) {
             return Ok(Outcome::Nothing);
         }
@@ -122,7 +119,7 @@ impl OperationResumer<'_> {
         match stage {
             ReleaseStage::Draining => {
                 let Self { client, slot, .. } = self;
-                cancel_operation(client, slot).await.map_err(RelayError::survey)?;
+                cancel_operation(client, slot).await?;
                 tracing::warn!(
                     slot,
                     "the process that released the slot is gone: the release is cancelled, and the slot continues"
@@ -137,7 +134,7 @@ impl OperationResumer<'_> {
 
     /// Returns whether the slot that was created for a recovery still exists and is the same slot.
     async fn has_slot(&self, filling: &Filling) -> Result<bool, RelayError> {
-        let slot = read_slot(self.client, self.slot).await.map_err(RelayError::survey)?;
+        let slot = read_slot(self.client, self.slot).await?;
         Ok(slot.is_some_and(|slot| {
             let begins = slot.confirmed_flush_lsn;
             !slot.is_lost() && begins.is_some_and(|at| at <= filling.consistent_point)

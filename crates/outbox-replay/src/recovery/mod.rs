@@ -106,10 +106,10 @@ impl RecoveryPlan {
     pub async fn begin(&self, client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
         let slot = &outbox.slot;
         refuse_unpublished(client, outbox).await?;
-        self.publication.begin(client).await.map_err(RelayError::survey)?;
+        self.publication.begin(client).await?;
         let whose = (self.system_identifier.as_str(), self.timeline);
-        begin_recovery(client, slot, &self.recovery, whose).await.map_err(RelayError::survey)?;
-        self.publication.note(client, slot).await.map_err(RelayError::survey)?;
+        begin_recovery(client, slot, &self.recovery, whose).await?;
+        self.publication.note(client, slot).await?;
         failpoint::hit("recovery-begun");
         Ok(())
     }
@@ -146,9 +146,9 @@ pub async fn plan(
     since: Option<SystemTime>,
 ) -> Result<Option<RecoveryPlan>, RelayError> {
     let slot = &outbox.slot;
-    refuse_other_outbox(client, outbox).await.map_err(RelayError::survey)?;
-    refuse_other_slot(client, slot).await.map_err(RelayError::survey)?;
-    match read_operation(client, slot).await.map_err(RelayError::survey)? {
+    refuse_other_outbox(client, outbox).await?;
+    refuse_other_slot(client, slot).await?;
+    match read_operation(client, slot).await? {
         Some(SlotOperation::Reset(_)) => return Ok(None),
         Some(SlotOperation::Recovery(begun)) if since.is_some() && !begun.bound.is_time() => {
             let what = SlotOperation::Recovery(begun).describe(slot);
@@ -166,13 +166,12 @@ pub async fn plan(
         }
         Some(SlotOperation::Release(_)) | None => {}
     }
-    let lost = read_loss_with_wal(client, outbox).await.map_err(RelayError::survey)?;
-    let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
+    let lost = read_loss_with_wal(client, outbox).await?;
+    let row = read_relay_row(client, slot).await?;
     let (Some(_), Some(row)) = (lost, row) else {
         return Err(RelayError::survey(AdminError::NotLost { slot: slot.clone() }));
     };
-    let system_identifier =
-        read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
+    let system_identifier = read_recorded_system_identifier(client, slot).await?;
     let bound = match since {
         Some(since) => {
             if system_identifier == row.system_identifier {
@@ -184,7 +183,7 @@ pub async fn plan(
         None => bound_on_other_server(client, outbox).await?,
     };
     let recovery = recovery(client, outbox, bound).await?;
-    let timeline = read_server_identity(client).await.map_err(RelayError::survey)?.timeline;
+    let timeline = read_server_identity(client).await?.timeline;
     let publication = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
     Ok(Some(RecoveryPlan { recovery, system_identifier, timeline, publication }))
 }
@@ -193,7 +192,7 @@ pub async fn plan(
 /// would leave out unsettled rows that the record shows.
 async fn refuse_needless_time(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
     let Outbox { slot, tables, .. } = outbox;
-    let is_same = is_same_origin(client, slot, tables).await.map_err(RelayError::survey)?;
+    let is_same = is_same_origin(client, slot, tables).await?;
     match is_same {
         true => Err(RelayError::survey(AdminError::TimeNeedless { slot: slot.clone() })),
         false => Ok(()),
@@ -208,8 +207,8 @@ async fn carry_over_recovery(
     begun: &SlotRecovery,
 ) -> Result<(), RelayError> {
     let slot = &outbox.slot;
-    let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
-    let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
+    let row = read_relay_row(client, slot).await?;
+    let here = read_recorded_system_identifier(client, slot).await?;
     if row.is_none_or(|row| row.system_identifier == here) {
         return Ok(());
     }
@@ -218,7 +217,7 @@ async fn carry_over_recovery(
         SettledBound::Nothing | SettledBound::Since(_) => {}
     }
     refuse_hidden(client, &outbox.tables).await?;
-    let server = read_server_identity(client).await.map_err(RelayError::survey)?;
+    let server = read_server_identity(client).await?;
     let whose = (here.as_str(), server.timeline);
     move_recovery_to_server(client, slot, whose).await.map_err(RelayError::survey)
 }
@@ -230,7 +229,7 @@ async fn bound_on_other_server(
     outbox: &Outbox,
 ) -> Result<SettledBound, RelayError> {
     let slot = &outbox.slot;
-    let is_same = is_same_origin(client, slot, &outbox.tables).await.map_err(RelayError::survey)?;
+    let is_same = is_same_origin(client, slot, &outbox.tables).await?;
     match is_same {
         true => Ok(SettledBound::Horizon),
         false => Err(RelayError::survey(AdminError::OtherDatabase { slot: slot.clone() })),
@@ -254,14 +253,14 @@ pub async fn begin_first(
     refuse_unpublished(client, outbox).await?;
     let recovery = recovery(client, outbox, SettledBound::Nothing).await?;
     let recovery = SlotRecovery { failover, unpublished_column, ..recovery };
-    let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
-    let server = read_server_identity(client).await.map_err(RelayError::survey)?;
+    let here = read_recorded_system_identifier(client, slot).await?;
+    let server = read_server_identity(client).await?;
     let whose = (here.as_str(), server.timeline);
     let publication = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
-    publication.begin(client).await.map_err(RelayError::survey)?;
-    let begun = begin_backfill(client, slot, &recovery, whose).await.map_err(RelayError::survey)?;
+    publication.begin(client).await?;
+    let begun = begin_backfill(client, slot, &recovery, whose).await?;
     if begun {
-        publication.note(client, slot).await.map_err(RelayError::survey)?;
+        publication.note(client, slot).await?;
     }
     failpoint::hit("recovery-begun");
     Ok(begun)
@@ -274,7 +273,7 @@ async fn recovery(
 ) -> Result<SlotRecovery, RelayError> {
     let Outbox { slot, tables, .. } = outbox;
     refuse_hidden(client, tables).await?;
-    let state = read_slot(client, slot).await.map_err(RelayError::survey)?;
+    let state = read_slot(client, slot).await?;
     let failover = match state.and_then(|state| state.failover) {
         Some(true) => Failover::Yes,
         Some(false) | None => Failover::No,
@@ -287,7 +286,7 @@ async fn recovery(
 /// rows.
 async fn refuse_unpublished(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
     let Outbox { publication: name, tables, .. } = outbox;
-    let found = read_publication(client, name).await.map_err(RelayError::survey)?;
+    let found = read_publication(client, name).await?;
     let Some(publication) = found else {
         let summary = format!("publication {name} does not exist");
         return Err(RelayError::Setup { code: Code::PublicationMissing, summary });
@@ -320,8 +319,8 @@ pub async fn rest(
     client: &SqlClient,
     slot: &str,
 ) -> Result<Option<(SlotRecovery, RecoveryWork)>, RelayError> {
-    let operation = read_operation(client, slot).await.map_err(RelayError::survey)?;
-    let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
+    let operation = read_operation(client, slot).await?;
+    let row = read_relay_row(client, slot).await?;
     match (operation, row) {
         (Some(SlotOperation::Recovery(recovery)), Some(row)) => {
             let Some(filling) = recovery.filling.clone() else { return Ok(None) };
@@ -372,7 +371,7 @@ pub async fn fill<P: Publisher>(
     match read_operation(&client, slot).await {
         Ok(Some(SlotOperation::Recovery(_))) => {
             let refused = refuse_other_outbox(&client, &settings.relay.outbox).await;
-            refused.map_err(RelayError::survey)?;
+            refused?;
         }
         // The next session encounters and reports any other operation or error.
         Ok(
@@ -401,9 +400,7 @@ pub async fn fill<P: Publisher>(
             | Outcome::ReleaseCancelled(_) => {
                 return Ok(RecoveryEnd::Done);
             }
-            Outcome::Pending(_)
-                if take_operation(&client, slot).await.map_err(RelayError::survey)? =>
-            {
+            Outcome::Pending(_) if take_operation(&client, slot).await? => {
                 break;
             }
             Outcome::Pending(_) | Outcome::Elsewhere { .. } => {}
@@ -424,8 +421,8 @@ pub async fn fill<P: Publisher>(
         return Ok(RecoveryEnd::Stopped);
     }
     failpoint::hit("recovery-filled");
-    finish_recovery(&client, slot).await.map_err(RelayError::survey)?;
-    release_operation(&client, slot).await.map_err(RelayError::survey)?;
+    finish_recovery(&client, slot).await?;
+    release_operation(&client, slot).await?;
     health.set_operation(None);
     client.close().await;
     tracing::info!(slot, "the slot is recovered");
@@ -445,8 +442,7 @@ async fn publish<P: Publisher>(
         tables.push(published_table(client, (outbox, name), columns).await?);
     }
     let Some(filling) = &recovery.filling else { return Ok(None) };
-    let place =
-        read_recovery_cursor(client, (&outbox.slot, filling)).await.map_err(RelayError::survey)?;
+    let place = read_recovery_cursor(client, (&outbox.slot, filling)).await?;
     let place = place.filter(|place| place.table_among(&tables).is_some());
     match &place {
         Some(place) => {
@@ -482,7 +478,7 @@ async fn forget_overtaking(
 ) -> Result<(), RelayError> {
     for table in tables {
         let rows = rest.gap.forget_overtaking(client, (table, slot)).await;
-        let rows = rows.map_err(RelayError::survey)?;
+        let rows = rows?;
         if rows > 0 {
             tracing::info!(
                 table = %table.name,
@@ -513,7 +509,7 @@ pub async fn table(
     names: &ColumnNames,
 ) -> Result<SourceTable, RelayError> {
     refuse_hidden(client, std::slice::from_ref(name)).await?;
-    let (oid, columns) = read_columns(client, name).await.map_err(RelayError::survey)?;
+    let (oid, columns) = read_columns(client, name).await?;
     let ColumnNames { id, aggregate_type, aggregate_id, version, occurred_at, .. } = names;
     let found =
         |named: &Option<ColumnAliases>| named.as_ref().and_then(|one| present(one, &columns));
@@ -549,7 +545,7 @@ pub async fn published_table(
 ) -> Result<SourceTable, RelayError> {
     let table = table(client, name, names).await?;
     let publication = read_publication(client, &outbox.publication).await;
-    let publication = publication.map_err(RelayError::survey)?;
+    let publication = publication?;
     let row_filter = publication.and_then(|it| it.listed(name)?.row_filter.clone());
     Ok(SourceTable { row_filter, ..table })
 }
@@ -565,7 +561,7 @@ pub async fn table_of_all_shards(
     names: &ColumnNames,
 ) -> Result<SourceTable, RelayError> {
     let table = table(client, name, names).await?;
-    let row_filter = read_row_filter(client, outbox, name).await.map_err(RelayError::survey)?;
+    let row_filter = read_row_filter(client, outbox, name).await?;
     Ok(SourceTable { row_filter, ..table })
 }
 

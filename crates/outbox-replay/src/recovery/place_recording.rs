@@ -42,7 +42,7 @@ pub(super) struct PlaceInRelayRow<'a> {
 impl PlaceStore for PlaceInRelayRow<'_> {
     async fn note(&self, place: &RecoveryCursor) -> Result<(), RelayError> {
         let Self { client, slot, filling } = *self;
-        let noted = note_place(client, (slot, filling), place).await.map_err(RelayError::survey)?;
+        let noted = note_place(client, (slot, filling), place).await?;
         match noted {
             true => Ok(()),
             // Another process has created another slot meanwhile.
@@ -55,7 +55,8 @@ impl PlaceStore for PlaceInRelayRow<'_> {
 }
 
 /// Runs the sessions of a recovery and records their progress. Stops them if `shutdown` is
-/// requested, or if recording fails, because the operation's lock is lost then.
+/// requested. If recording fails, the operation's lock is lost, and the session ends without a
+/// drain.
 ///
 /// # Errors
 ///
@@ -74,8 +75,10 @@ where
         biased;
         ended = &mut running => ended,
         error = noting => {
+            // A drain would publish rows that another process may publish meanwhile.
+            progress.lose();
             stop.request();
-            running.await?;
+            drop(running.await);
             return Err(error);
         }
         () = shutdown.requested() => {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_outbox_store::RecordedRow;
+use walrelay_outbox_store::{RecordedRow, StoreFailure};
 
 use crate::recovery_cursor::RecoveryCursor;
 use crate::rows::unsettled_rows::RowCursor;
@@ -31,6 +31,8 @@ struct State {
     recorded: Arc<[RecordedRow]>,
     /// The last known place.
     place: Option<RecoveryCursor>,
+    /// Whether the place can no longer be recorded. Another process may continue the recovery.
+    is_lost: bool,
 }
 
 impl Default for State {
@@ -42,6 +44,7 @@ impl Default for State {
             last: None,
             recorded: Arc::default(),
             place: None,
+            is_lost: false,
         }
     }
 }
@@ -113,6 +116,20 @@ impl Progress {
             && state.unsettled.get(&position.tx_index).is_some_and(is_it)
         {
             state.unsettled.remove(&position.tx_index);
+        }
+    }
+
+    /// Ends the session at its next command to dispatch state, because the place cannot be recorded
+    /// any more.
+    pub(crate) fn lose(&self) {
+        self.state().is_lost = true;
+    }
+
+    /// Refuses a command of a session that [lost](Self::lose) the recovery.
+    pub(crate) fn refuse_lost(&self) -> Result<(), StoreFailure> {
+        match self.state().is_lost {
+            true => Err(StoreFailure::OtherHistory("the recovery is not this process's any more")),
+            false => Ok(()),
         }
     }
 

@@ -67,6 +67,7 @@ impl<S: Store> Store for ProgressReporting<S> {
     }
 
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
+        self.progress.refuse_lost()?;
         self.inner.park(rows_to_record).await?;
         for RowToRecord { message, .. } in rows_to_record {
             self.progress.settled(message.position(), message.event_id());
@@ -75,6 +76,7 @@ impl<S: Store> Store for ProgressReporting<S> {
     }
 
     async fn finish(&mut self, finished: &[Finished]) -> Result<(), StoreFailure> {
+        self.progress.refuse_lost()?;
         self.inner.finish(finished).await
     }
 
@@ -84,10 +86,12 @@ impl<S: Store> Store for ProgressReporting<S> {
         bytes_max: usize,
         through: Position,
     ) -> Result<Vec<ClaimAnswer>, StoreFailure> {
+        self.progress.refuse_lost()?;
         self.inner.claim(keys, bytes_max, through).await
     }
 
     async fn due_keys(&mut self, except: &[Topic]) -> Result<Due, StoreFailure> {
+        self.progress.refuse_lost()?;
         self.inner.due_keys(except).await
     }
 
@@ -105,6 +109,7 @@ impl<S: Store> Store for ProgressReporting<S> {
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+        self.progress.refuse_lost()?;
         self.inner.note_settled(settled).await
     }
 

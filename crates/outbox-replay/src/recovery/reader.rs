@@ -41,7 +41,7 @@ impl RowReader for PostgresRowReader {
     }
 
     async fn rows(&self, gap: &UnsettledRows, table: &SourceTable) -> Result<Rows, RelayError> {
-        let rows = gap.rows(&self.client, (table, self.text)).await.map_err(RelayError::survey)?;
+        let rows = gap.rows(&self.client, (table, self.text)).await?;
         Ok(rows.map_err(RelayError::survey).boxed())
     }
 }

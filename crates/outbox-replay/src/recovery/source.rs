@@ -66,8 +66,8 @@ impl<'a> TableSource<'a> {
             let mut gap = self.rest.gap.clone();
             let from = place.as_ref().filter(|_| number == first);
             gap.scope.from = from.map(|at| at.row.clone());
-            let rows = gap.count(client, table).await.map_err(RelayError::survey)?;
-            let known = gap.recorded(client, (table, slot)).await.map_err(RelayError::survey)?;
+            let rows = gap.count(client, table).await?;
+            let known = gap.recorded(client, (table, slot)).await?;
             tracing::info!(table = %table.name, rows, recorded = known.len(), "rows that may not have been settled");
             recorded.extend(known.into_iter().map(|(n, event_id)| {
                 let position =
@@ -87,9 +87,9 @@ impl Server for TableSource<'_> {
     async fn connect(&self) -> Result<Connected<DuplexStream, TableDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
         let reading = reading(connect).await?;
-        let server = read_server_identity(&reading.client).await.map_err(RelayError::survey)?;
+        let server = read_server_identity(&reading.client).await?;
         let sql = connect_outbox(connect).await.map_err(RelayError::Connect)?;
-        let row = read_relay_row(&sql, &relay.outbox.slot).await.map_err(RelayError::survey)?;
+        let row = read_relay_row(&sql, &relay.outbox.slot).await?;
         let recorded = self.recorded(&reading.client).await?;
         let commit_lsn = self.rest.commit_lsn();
         self.progress.begin(commit_lsn, recorded);
@@ -124,7 +124,7 @@ pub(crate) async fn reading(connect: &ConnectConfig) -> Result<PostgresRowReader
         .batch_execute(sql!("source.sql", "session"))
         .await
         .map_err(RelayError::sql("set up the session"))?;
-    let text = read_server_text(&client).await.map_err(RelayError::survey)?;
+    let text = read_server_text(&client).await?;
     Ok(PostgresRowReader { client, text })
 }
 

@@ -49,7 +49,7 @@ impl Database for ReplayDatabase {
             return Ok(None);
         }
         let Outbox { tables: names, publication, .. } = self.outbox.clone();
-        let ids = read_table_ids(&self.sql, &names).await.map_err(RelayError::survey)?;
+        let ids = read_table_ids(&self.sql, &names).await?;
         // The relay has passed these rows, so the rows of other tables are ignored.
         let checked_from = Lsn::new(u64::MAX);
         Ok(Some(OutboxTables { names, ids, publication, checked_from }))

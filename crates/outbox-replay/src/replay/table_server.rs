@@ -70,7 +70,7 @@ impl Server for TableServer<'_> {
     async fn connect(&self) -> Result<Connected<DuplexStream, ReplayDatabase>, RelayError> {
         let connect = &self.settings.connect;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        let server = read_server_identity(&sql).await.map_err(RelayError::survey)?;
+        let server = read_server_identity(&sql).await?;
         let (start, marks) = match &self.beginning {
             Beginning::Marked(marks) => {
                 (self.replay.start.max(self.tally.settled()), Some(marks.clone()))
@@ -116,7 +116,7 @@ impl TableServer<'_> {
             let rows = self.tally.published();
             let progress = ReplayProgress { settled: first, rows, resume_at: None };
             let noted = advance_replay(sql, &self.replay.id, &progress).await;
-            noted.map_err(RelayError::survey)?;
+            noted?;
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ impl TableServer<'_> {
         let mut client = connect_sql(&self.settings.connect).await.map_err(RelayError::Connect)?;
         let transaction = client.transaction().await.map_err(RelayError::sql(FAILED))?;
         let removed = store.remove_replayed(&transaction, &self.replay.id).await;
-        removed.map_err(RelayError::survey)?;
+        removed?;
         transaction.commit().await.map_err(RelayError::sql(FAILED))?;
         client.close().await;
         Ok(())

@@ -251,12 +251,12 @@ async fn unsendable_rows(settings: &Settings, xid: u32) -> Result<Vec<String>, R
     let client = connect_outbox(connect).await.map_err(RelayError::Connect)?;
     let search = async {
         let relay_row = read_relay_row(&client, &relay.outbox.slot).await;
-        let settled_xid = relay_row.map_err(RelayError::survey)?.map_or(0, |it| it.settled_xid);
+        let settled_xid = relay_row?.map_or(0, |it| it.settled_xid);
         let mut ids = Vec::new();
         for name in &relay.outbox.tables {
             let table = recovery::table(&client, name, &relay.router.columns).await?;
             let found = rows_of_transaction(&client, (name, &table.id), (xid, settled_xid)).await;
-            let rows = found.map_err(RelayError::survey)?.rows;
+            let rows = found?.rows;
             ids.extend(rows.into_iter().filter(|row| row.is_unsendable).map(|row| row.event_id));
         }
         ids.truncate(IDS_MAX);
