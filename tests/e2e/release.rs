@@ -76,7 +76,7 @@ async fn assert_leads_to_recovery(world: &InboxDatabase, command: &[&str], code:
     let refused = world.run(command.iter().copied()).await;
     assert_eq!(refused.code, Some(code), "{command:?}: {}", refused.text);
     assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
-    assert!(!refused.text.contains("accept-loss"), "{}", refused.text);
+    assert!(!refused.text.contains("discard-rows"), "{}", refused.text);
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn a_released_slot_is_recovered_after_an_upgrade_and_without_one() {
         for command in [&["status"][..], &["init"], &["run", "--until-caught-up"]] {
             let refused = world.run(command.iter().copied()).await;
             assert_eq!(refused.code, Some(3), "{}", refused.text);
-            assert!(refused.text.contains("then run `walrelay slot recover`"), "{}", refused.text);
+            assert!(refused.text.contains("Run `walrelay slot recover`"), "{}", refused.text);
             assert!(!refused.text.contains("finishes it"), "{}", refused.text);
         }
         assert_leads_to_recovery(&world, &["init"], 3).await;

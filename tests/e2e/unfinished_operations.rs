@@ -218,24 +218,15 @@ async fn a_recovery_whose_slot_is_lost_again_makes_another_and_keeps_its_bound()
 }
 
 #[tokio::test]
-async fn an_accepted_loss_gives_up_a_recovery_that_is_not_finished() {
-    for has_slot in [true, false] {
-        let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
-        open.batch_execute("COMMIT").await.expect("it ends");
-        world.succeed(["slot", "recover", "--yes"]).await;
-        if !has_slot {
-            world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
-        }
-        let told = world.succeed(["init", "--accept-loss", "--yes"]).await;
-        assert!(told.contains("cancelled, because its loss is accepted: a recovery"), "{told}");
-        let last = Workload { first_number: 70, ..Workload::of_rows(5) };
-        last.insert(world.client()).await.expect("rows");
-        world.catch_up().await;
-        let published = world.pubsub.emulator().published(&topic("video.events")).len();
-        assert_eq!(published, 35, "{has_slot}: what no slot had is given up");
-        let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
-        assert_eq!(world.number(unfinished).await, 0, "{has_slot}");
-    }
+async fn a_slot_is_not_dropped_before_its_recovery_is_finished() {
+    let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
+    open.batch_execute("COMMIT").await.expect("it ends");
+    world.succeed(["slot", "recover", "--yes"]).await;
+    let refused = world.run(["slot", "drop", "--yes", "--discard-rows", "1000"]).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("a recovery"), "{}", refused.text);
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
 }
 
 #[tokio::test]

@@ -393,17 +393,11 @@ pub(crate) struct ServiceOptions {
 #[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct InitArgs {
-    /// Make a new slot in place of one that was lost, after printing what may not have been published.
-    #[arg(long)]
-    pub accept_loss: bool,
-    /// With --accept-loss or --unpublished-column: do not ask.
+    /// With --unpublished-column: do not ask.
     #[arg(short, long)]
     pub yes: bool,
-    /// With --accept-loss: print what would be given up, and change nothing.
-    #[arg(long)]
-    pub dry_run: bool,
     /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
-    #[arg(long, conflicts_with = "accept_loss")]
+    #[arg(long)]
     pub backfill: bool,
     /// Rows that are in the table before there is a slot are never published. Without this or --backfill, such rows are
     /// refused.

@@ -23,7 +23,7 @@ use walrelay_pg_client::{
     QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema, sql,
 };
 use walrelay_pg_replication::{
-    Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
+    Failover, check_failover, check_slot_name, read_publication, read_slot,
 };
 
 pub(crate) use self::definition::define;
@@ -42,8 +42,6 @@ pub struct InitOptions {
     pub shard_key: Option<ShardKey>,
     /// Whether the slot is synchronised to standbys.
     pub failover: Failover,
-    /// How to handle a lost slot, which existed and is now missing or invalidated.
-    pub on_lost: LostSlotPolicy,
     /// How to handle rows that the new slot does not stream.
     pub earlier_rows: EarlierRows,
     /// Whether `init` creates the slot.
@@ -61,7 +59,6 @@ impl InitOptions {
             columns: ColumnNames::default(),
             shard_key: None,
             failover: Failover::No,
-            on_lost: LostSlotPolicy::Refuse,
             earlier_rows: EarlierRows::Refuse,
             making: SlotCreation::Slot,
             partition_by: None,
@@ -85,18 +82,10 @@ pub enum SlotCreation {
     /// `init` creates the slot.
     #[default]
     Slot,
+    /// `init` creates a slot that was recorded before, so its absence is no loss.
+    RecordedSlot,
     /// A backfill creates the slot, together with a snapshot of the earlier rows.
     AllButSlot,
-}
-
-/// How to handle a lost slot, which existed and is now missing or invalidated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LostSlotPolicy {
-    /// Refuse, because a new slot would hide that rows are missing.
-    #[default]
-    Refuse,
-    /// Create a new slot, and accept the loss of rows that the old one had not settled.
-    Accept,
 }
 
 /// The result of an `init`. Each entry has a kind and a name: `table public.app_outbox`.
@@ -158,7 +147,7 @@ impl InitPlan {
             sql: publication_sql(options, &slot_guard::not_older(&options.outbox)),
         });
         // Without the slot, the plan replaces none: the operation that creates it may be on record.
-        if options.on_lost == LostSlotPolicy::Refuse && options.making == SlotCreation::Slot {
+        if options.making == SlotCreation::Slot {
             let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
             steps.push(InitStep { title, sql: slot_guard::not_lost(&options.outbox.slot) });
         }
@@ -166,7 +155,7 @@ impl InitPlan {
             let title = format!("slot {}: a failover slot, if it is there", options.outbox.slot);
             steps.push(InitStep { title, sql: slot_guard::of_failover(&options.outbox.slot) });
         }
-        if options.making == SlotCreation::Slot {
+        if options.making != SlotCreation::AllButSlot {
             let slot = &options.outbox.slot;
             let is_guarded = options.earlier_rows == EarlierRows::Refuse;
             if is_guarded {
@@ -181,7 +170,7 @@ impl InitPlan {
             // After the slot: until both exist, the record alone would look like a lost slot.
             steps.push(InitStep {
                 title: format!("slot {slot}: its record, which shows later whether it was lost"),
-                sql: record_sql(options, OldRecord::Kept),
+                sql: record_sql(options),
             });
         }
         Ok(Self { steps })
@@ -227,19 +216,13 @@ pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, 
     let plan = InitPlan::new(options)?;
     refuse_other_number(client, &options.outbox).await?;
     check_failover(client, options.failover).await?;
-    let lost = read_loss(client, &options.outbox.slot).await?;
-    if let Some(lost) = &lost {
-        give_up(client, options, lost).await?;
+    if let Some(lost) = read_loss(client, &options.outbox.slot).await? {
+        return Err(refused(&options.outbox.slot, lost));
     }
     refuse_unusable_slot(client, options).await?;
     let before = parts(client, options).await?;
     for InitStep { title, sql } in plan.steps() {
         client.batch_execute(sql).await.map_err(AdminError::sql(format!("set up {title}")))?;
-    }
-    if lost.is_some() {
-        // Last: until the new slot exists, the record keeps every relay from continuing.
-        let sql = record_sql(options, OldRecord::Replaced);
-        client.batch_execute(&sql).await.map_err(AdminError::sql("record the new slot"))?;
     }
     // Check again, because some objects are not created for an outbox with custom columns.
     let after = parts(client, options).await?;
@@ -255,23 +238,13 @@ pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, 
     Ok(report)
 }
 
-/// Refuses to replace a lost slot, or drops its remains if the loss is accepted.
-async fn give_up(
-    client: &Client,
-    options: &InitOptions,
-    lost: &LostSlot,
-) -> Result<(), AdminError> {
-    let slot = &options.outbox.slot;
-    if options.on_lost == LostSlotPolicy::Refuse {
-        // A recovery would publish all missing rows.
-        if lost.is_released() {
-            return Err(AdminError::SlotReleased { slot: slot.clone() });
-        }
-        return Err(AdminError::SlotLost { slot: slot.clone(), problem: lost.problem.clone() });
-    }
-    match read_slot(client, slot).await? {
-        Some(state) if state.is_lost() => Ok(drop_slot(client, slot).await?),
-        Some(_) | None => Ok(()),
+/// Returns the refusal of a new slot in place of a lost or released one. A recovery would publish
+/// all missing rows.
+fn refused(slot: &str, lost: LostSlot) -> AdminError {
+    let slot = slot.to_owned();
+    match lost.is_released() {
+        true => AdminError::SlotReleased { slot },
+        false => AdminError::SlotLost { slot, problem: lost.problem },
     }
 }
 
@@ -470,27 +443,11 @@ fn slot_sql(options: &InitOptions) -> String {
     )
 }
 
-/// What happens to a record that the slot already has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OldRecord {
-    /// It stays, because it is this slot's own.
-    Kept,
-    /// It is replaced, because it describes a lost slot.
-    Replaced,
-}
-
 /// Records the slot in `app_outbox_relay`, as the first session of a relay does. From then on a
 /// missing slot is a lost slot, and a change of the publication is noticed. A role that may not read
 /// the system identifier leaves the record to the relay.
-fn record_sql(options: &InitOptions, old: OldRecord) -> String {
+fn record_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
-    let delete = match old {
-        OldRecord::Kept => String::new(),
-        OldRecord::Replaced => format!(
-            "
-  DELETE FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot} RETURNING generation INTO before;"
-        ),
-    };
     let tables: Vec<String> =
         options.outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
     let tables = tables.join(", ");
@@ -499,15 +456,13 @@ fn record_sql(options: &InitOptions, old: OldRecord) -> String {
     // spliced: the names of the slot, its publication and its tables, in a script without parameters.
     format!(
         "DO $walrelay$
-DECLARE
-  before bigint := 0;
-BEGIN{delete}
+BEGIN
   IF has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
     INSERT INTO {SCHEMA}.app_outbox_relay
            (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, origin, publication)
     SELECT slot_name, (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
            ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int,
-           coalesce(before, 0) + 1, confirmed_flush_lsn, oldest,
+           1, confirmed_flush_lsn, oldest,
            jsonb_build_object(
              'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
              'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text)

@@ -21,9 +21,7 @@ mod sharding;
 mod status_report;
 mod table_sizes;
 
-pub use init::{
-    EarlierRows, InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init,
-};
+pub use init::{EarlierRows, InitOptions, InitPlan, InitReport, InitStep, SlotCreation, init};
 pub use preflight::{
     CheckResult, ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable,
     LeftoverRecord, PreflightRequest, RelationKind, ReleaseFacts, RoleFacts, ServerFacts,

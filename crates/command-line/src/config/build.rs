@@ -7,7 +7,7 @@ use walrelay_outbox_admin::archive::{Archive, ArchiveLocation, StoreEnvironment}
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::maintenance::Maintenance;
 use walrelay_outbox_admin::protocols::ExistingRows;
-use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy};
+use walrelay_outbox_admin::{EarlierRows, InitOptions};
 use walrelay_outbox_store::{Definition, Shard};
 use walrelay_pg_client::Schema;
 use walrelay_pg_replication::Failover;
@@ -105,9 +105,6 @@ impl Config {
         }
     }
 }
-
-const INIT_DRY_RUN: &str =
-    "is only for a lost slot; `walrelay init --sql` prints the statements and changes nothing";
 
 const ONE_KEY: &str = "names no column, so all rows have one key and cannot be divided";
 
@@ -234,14 +231,10 @@ impl ConfigBuilder<'_> {
             self.note_record_of(connect, &args.database);
         }
         let shard_key = shard_key(&router);
-        if args.dry_run && !args.accept_loss {
-            self.wrong("dry-run", "true", INIT_DRY_RUN);
-        }
         let of_shard = |shard| InitOptions {
             columns: router.columns.clone(),
             shard_key: shard_key.clone(),
             failover: if args.own.failover { Failover::Yes } else { Failover::No },
-            on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
             earlier_rows: match args.skip_existing_rows {
                 true => EarlierRows::Leave,
                 false => EarlierRows::Refuse,
@@ -263,8 +256,8 @@ impl ConfigBuilder<'_> {
             },
             options: ChangeOptions {
                 // Otherwise no row is left unpublished that nobody has named.
-                mode: match args.accept_loss || args.unpublished_column.is_some() {
-                    true => ConfirmArgs { yes: args.yes, dry_run: args.dry_run }.mode(),
+                mode: match args.unpublished_column.is_some() {
+                    true => ConfirmArgs { yes: args.yes, dry_run: false }.mode(),
                     false => ChangeMode::Agreed,
                 },
                 format: args.output.output,

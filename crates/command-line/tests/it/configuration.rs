@@ -505,9 +505,8 @@ fn help_has_arguments_and_options_of_the_command_under_the_usual_headings() {
 }
 
 /// Arguments that choose what is deleted, discarded or skipped, or agree to it.
-const DESTRUCTIVE: [&str; 12] = [
+const DESTRUCTIVE: [&str; 11] = [
     "yes",
-    "accept-loss",
     "discard-rows",
     "skip-events",
     "skip-dead",

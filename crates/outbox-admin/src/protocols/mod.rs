@@ -29,7 +29,7 @@ pub use anchor::{
     move_anchor,
 };
 pub use forget::{ForgetOrder, ForgottenAggregates, forget_aggregates};
-pub use operator::{AdminSession, Change, DroppedShard, Loss, Operator, PrunableTable, Step};
+pub use operator::{AdminSession, Change, DroppedShard, Operator, PrunableTable, Step};
 pub use preconditions::{
     Place, every_shard, position_of_time, refuse_other_shards, refuse_unfinished,
     refuse_unrecorded, refuse_without_outbox,

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::operator::{Consent, StepSink};
-use walrelay_outbox_replay::{LostSlot, SlotOperation, SlotRecovery};
+use walrelay_outbox_replay::{SlotOperation, SlotRecovery};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;
@@ -38,8 +38,6 @@ pub enum Step {
     RowsSkipped(SkippedRows),
     /// The first slot does not stream these rows, and the operator agreed to that.
     EarlierRowsLeft { slot: String, rows: Vec<TableRows> },
-    /// The slot was lost, and its loss is accepted.
-    LossAccepted { slot: String, lost: LostSlot, rows: Vec<TableRows> },
     /// The existing slot is now a failover slot.
     FailoverEnabled { slot: String },
     /// An earlier operation on the slot is finished.
@@ -48,8 +46,6 @@ pub enum Step {
     OperationLeftToRelay { slot: String, operation: SlotOperation },
     /// An earlier operation is cancelled, because no process works on it.
     OperationCancelled { slot: String, operation: SlotOperation },
-    /// An earlier operation is cancelled, because its loss is accepted.
-    OperationLossAccepted { slot: String, operation: SlotOperation },
     /// The slot exists, and the relay publishes these rows first.
     RowsLeftToRelay {
         slot: String,
@@ -86,8 +82,6 @@ pub enum Step {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum Change {
-    /// Gives up rows that may be unpublished. Empty in a dry run that finds none.
-    GiveUp { losses: Vec<Loss> },
     /// Never publishes rows in which the column is set, because another publisher has done so.
     TakeAsPublished { column: String, rows: Vec<TableRows> },
     /// Replaces the slots of the outbox by others.
@@ -99,7 +93,7 @@ pub enum Change {
     /// Publishes everything, and drops the slot with its anchors.
     ReleaseSlot { slot: String, anchors: usize },
     /// Drops a slot. A lost slot has no rows.
-    DropSlot { slot: String, rows: Option<u64> },
+    DropSlot { slot: String, rows: u64 },
     /// Moves the slot past rows.
     AdvanceSlot { slot: String, to: Lsn, rows: u64 },
     /// Moves the slot back to an anchor. This much WAL is published again.
@@ -114,16 +108,6 @@ pub enum Change {
     ForgetAggregates { aggregate_type: String, aggregates: u64 },
     /// Deletes old rows.
     Prune { tables: Vec<PrunableTable> },
-}
-
-/// What a set-up gives up if the operator agrees.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each field is named after its value")]
-pub enum Loss {
-    /// A recovery is cancelled, and its rows are not published.
-    Recovery { slot: String },
-    /// A new slot replaces a lost one. `rows` are unknown without a record of the lost slot.
-    Slot { slot: String, rows: Option<Vec<TableRows>> },
 }
 
 /// The rows of a table that may be deleted.

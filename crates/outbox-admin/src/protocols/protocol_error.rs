@@ -91,9 +91,10 @@ pub enum ProtocolError {
         "slot {slot:?} has {rows} unconfirmed row(s); if it is dropped, they are never published"
     )]
     DropLosesRows { slot: String, rows: u64 },
-    /// The slot does not exist. Rows that its record does not list as published lose their record.
+    /// The slot does not exist, or is lost. Rows that its record does not list as published lose
+    /// their record.
     #[error(
-        "slot {slot:?} does not exist, and {rows} row(s) are not on record as published through it"
+        "slot {slot:?} is gone or lost, and {rows} row(s) are not on record as published through it"
     )]
     RecordLosesRows { slot: String, rows: u64 },
     /// The server cannot send a row before the position.

@@ -33,7 +33,7 @@ use super::drain::{connect_publisher, drain, pause, wait_until_free};
 use super::operator::{AdminSession, Change, DroppedShard, Operator, Step};
 use super::preconditions::{refuse_hidden_state, refuse_open_replay};
 use super::protocol_error::ProtocolError;
-use crate::init::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy};
+use crate::init::{EarlierRows, InitOptions, InitPlan, SlotCreation};
 use crate::lifecycle::preflight_check::{gate, shard_key};
 use crate::resharding::{
     ReshardingStep, ShardSlots, begin_resharding, block_shards, choose_switch, read_resharding,
@@ -317,8 +317,7 @@ fn plan<O: Operator>(
         columns: change.reshard.settings.relay.router.columns.clone(),
         shard_key: shard_key(&change.reshard.settings.relay.router),
         failover,
-        // The slots are recorded before they exist, so their absence is no loss.
-        on_lost: LostSlotPolicy::Accept,
+        making: SlotCreation::RecordedSlot,
         earlier_rows: EarlierRows::Leave,
         ..InitOptions::new(outbox.clone())
     };

@@ -1,5 +1,5 @@
-//! Sets up the slot of an outbox: finishes or cancels earlier operations, accepts a loss, converts
-//! the slot, and creates the missing objects.
+//! Sets up the slot of an outbox: finishes or cancels earlier operations, converts the slot, and
+//! creates the missing objects.
 
 use std::time::Duration;
 
@@ -7,24 +7,22 @@ use tokio::time::{sleep, timeout};
 use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::operation_resumer::outcome::{Outcome, mark_failover};
 use walrelay_outbox_replay::{
-    AdminError, LostSlot, ReleaseStage, SettledBound, SlotOperation, SlotRecovery, SlotRelease,
-    cancel_operation, describe_unfinished, finish_recovery, read_loss, read_slot_holder,
-    read_unchecked_database, recovery, release_operation, rows_at_risk, take_operation,
+    AdminError, ReleaseStage, SettledBound, SlotOperation, SlotRecovery, SlotRelease,
+    finish_recovery, read_slot_holder, read_unchecked_database, recovery, release_operation,
+    take_operation,
 };
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_recorded_system_identifier};
-use walrelay_pg_client::{QualifiedName, SqlClient, SqlError, read_columns};
+use walrelay_pg_client::{SqlClient, SqlError, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 
-use super::operator::{AdminSession, Change, Loss, Operator, Step};
+use super::operator::{AdminSession, Change, Operator, Step};
 use super::preconditions::{
     count_earlier_rows, count_published_rows, count_unpublished_rows, is_new_slot, may_read_rows,
     refuse_other_wal_level, unfinished_operation,
 };
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
-use crate::init::{
-    EarlierRows, InitOptions, InitReport, LostSlotPolicy, SlotCreation, define, init,
-};
+use crate::init::{EarlierRows, InitOptions, InitReport, SlotCreation, define, init};
 use crate::preflight::time_warnings;
 
 /// The treatment of rows that are in the table before the slot exists.
@@ -58,9 +56,6 @@ pub async fn set_up<O: Operator>(
     lock_set_up(session).await?;
     let outboxes: Vec<Outbox> = shards.iter().map(|options| options.outbox.clone()).collect();
     define(session.client, &outboxes, columns).await?;
-    if !may_give_up(session, shards).await? {
-        return Ok(None);
-    }
     match existing_rows {
         ExistingRows::Left => refuse_undecided_rows(session, shards).await?,
         ExistingRows::Published => {}
@@ -98,34 +93,6 @@ pub async fn set_up<O: Operator>(
     Ok(Some(all))
 }
 
-/// Asks before rows are given up. In a dry run it asks even if there are none, so that the answer
-/// says so.
-async fn may_give_up<O: Operator>(
-    session: &AdminSession<'_, O>,
-    shards: &[InitOptions],
-) -> Result<bool, ProtocolError> {
-    let operator = session.operator;
-    if operator.has_agreed() {
-        return Ok(true);
-    }
-    let mut losses = Vec::new();
-    let accepting = shards.iter().filter(|it| it.on_lost == LostSlotPolicy::Accept);
-    for Outbox { slot, tables, .. } in accepting.map(|options| &options.outbox) {
-        let operation = unfinished_operation(session.client, slot).await?;
-        if let Some(SlotOperation::Recovery(_)) = operation {
-            losses.push(Loss::Recovery { slot: slot.clone() });
-        }
-        if let Some(lost) = read_loss(session.client, slot).await? {
-            let rows = count_lost_rows(session.client, tables, &lost).await?;
-            losses.push(Loss::Slot { slot: slot.clone(), rows });
-        }
-    }
-    if losses.is_empty() && !operator.is_dry_run() {
-        return Ok(true);
-    }
-    session.agree(async || Ok(Change::GiveUp { losses })).await
-}
-
 /// Asks before the rows that another publisher has marked are left unpublished. Does not ask again
 /// once the backfill has begun.
 async fn may_take_as_published<O: Operator>(
@@ -147,17 +114,6 @@ async fn may_take_as_published<O: Operator>(
         };
     }
     Ok(true)
-}
-
-/// Counts the rows that may be unpublished when a slot is lost. They are unknown without a record.
-async fn count_lost_rows(
-    client: &SqlClient,
-    tables: &[QualifiedName],
-    lost: &LostSlot,
-) -> Result<Option<Vec<TableRows>>, ProtocolError> {
-    let Some(settled) = &lost.settled else { return Ok(None) };
-    let counted = rows_at_risk(client, tables, settled).await?.into_iter();
-    Ok(Some(counted.map(|(table, rows)| TableRows { table: table.to_string(), rows }).collect()))
 }
 
 /// Locks the set-up against other processes until the session ends. A second process would take the
@@ -184,19 +140,13 @@ async fn refuse_undecided_rows<O: Operator>(
     session: &AdminSession<'_, O>,
     shards: &[InitOptions],
 ) -> Result<(), ProtocolError> {
-    for options in shards.iter().filter(|options| !leaves_earlier_rows(options)) {
+    for options in shards.iter().filter(|options| options.earlier_rows == EarlierRows::Refuse) {
         let rows = count_earlier_rows(session.client, &options.outbox).await?;
         if !rows.is_empty() {
             return Err(ProtocolError::EarlierRows { slot: options.outbox.slot.clone(), rows });
         }
     }
     Ok(())
-}
-
-/// Returns whether the operator agreed to leave rows unpublished. A loss is accepted only with the
-/// rows that come with it.
-fn leaves_earlier_rows(options: &InitOptions) -> bool {
-    options.earlier_rows == EarlierRows::Leave || options.on_lost == LostSlotPolicy::Accept
 }
 
 /// The set-up of one slot.
@@ -222,13 +172,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
         existing_rows: &ExistingRows,
         columns: &ColumnNames,
     ) -> Result<InitReport, ProtocolError> {
-        let Self { session, options } = self;
         self.end_operation().await?;
-        if options.on_lost == LostSlotPolicy::Accept
-            && let Some(lost) = read_loss(session.client, self.slot()).await?
-        {
-            self.report_loss(lost).await?;
-        }
         self.convert().await?;
         match existing_rows {
             ExistingRows::Left if self.is_first().await? => self.create_first(columns).await,
@@ -238,27 +182,21 @@ impl<O: Operator> SlotSetUp<'_, O> {
         }
     }
 
-    /// Finishes the unfinished operation, or cancels it if its loss is accepted.
+    /// Finishes the unfinished operation.
     async fn end_operation(&self) -> Result<(), ProtocolError> {
         let Some(operation) = unfinished_operation(self.session.client, self.slot()).await? else {
             return Ok(());
         };
-        match (&operation, self.options.on_lost) {
-            (SlotOperation::Recovery(_), LostSlotPolicy::Accept) => self.cancel(operation).await,
+        match &operation {
             // An earlier run was interrupted before it created the slot. This run creates it.
-            (SlotOperation::Recovery(begun), _) if is_without_slot(begun) => Ok(()),
+            SlotOperation::Recovery(begun) if is_without_slot(begun) => Ok(()),
             // The release dropped the slot. Without a slot, `init` fails afterwards with
             // the right error.
-            (SlotOperation::Release(SlotRelease { stage: ReleaseStage::Released, .. }), _) => {
-                Ok(())
-            }
-            (
-                SlotOperation::Recovery(_)
-                | SlotOperation::Reset(_)
-                | SlotOperation::Release(_)
-                | SlotOperation::Resharding(_),
-                _,
-            ) => self.finish().await,
+            SlotOperation::Release(SlotRelease { stage: ReleaseStage::Released, .. }) => Ok(()),
+            SlotOperation::Recovery(_)
+            | SlotOperation::Reset(_)
+            | SlotOperation::Release(_)
+            | SlotOperation::Resharding(_) => self.finish().await,
         }
     }
 
@@ -278,33 +216,6 @@ impl<O: Operator> SlotSetUp<'_, O> {
             }
         };
         self.session.report(&step)
-    }
-
-    /// Cancels a recovery, because the operator accepted the loss: the relay publishes no more rows
-    /// from the table. A slot that the recovery created stays, and streams from its start.
-    async fn cancel(&self, operation: SlotOperation) -> Result<(), ProtocolError> {
-        let (client, slot) = (self.session.client, self.slot());
-        if !take_operation(client, slot).await? {
-            let what = describe_unfinished(client, slot, &operation).await?;
-            return Err(operation.unfinished(slot, what).into());
-        }
-        let has_slot = read_slot(client, slot).await?.is_some_and(|slot| !slot.is_lost());
-        let is_filling =
-            matches!(&operation, SlotOperation::Recovery(begun) if begun.filling.is_some());
-        match has_slot && is_filling {
-            true => finish_recovery(client, slot).await?,
-            false => cancel_operation(client, slot).await?,
-        }
-        release_operation(client, slot).await?;
-        self.session.report(&Step::OperationLossAccepted { slot: slot.to_owned(), operation })
-    }
-
-    /// Reports the rows that are lost with the slot. The report must come first, because `init`
-    /// then overwrites the recorded position.
-    async fn report_loss(&self, lost: LostSlot) -> Result<(), ProtocolError> {
-        let tables = &self.options.outbox.tables;
-        let rows = count_lost_rows(self.session.client, tables, &lost).await?.unwrap_or_default();
-        self.session.report(&Step::LossAccepted { slot: self.slot().to_owned(), lost, rows })
     }
 
     /// Turns an existing slot into a failover slot if that was asked for. [`init`], which runs
@@ -373,7 +284,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
         made.created.push(format!("slot {slot}"));
         let rows = count_unpublished_rows(client, outbox, columns).await?;
         let rows: Vec<TableRows> = rows.into_iter().filter(|table| table.rows > 0).collect();
-        let is_left = leaves_earlier_rows(options) || rows.is_empty();
+        let is_left = options.earlier_rows == EarlierRows::Leave || rows.is_empty();
         // A relay that has started meanwhile publishes the rows.
         if !is_left || !take_operation(client, slot).await? {
             let slot = slot.to_owned();

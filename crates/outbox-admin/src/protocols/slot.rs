@@ -6,8 +6,8 @@ use walrelay_core::ColumnNames;
 use walrelay_errors::{Code, Coded};
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
-    AdminError, SlotOperation, count_unsettled_rows, extend_recovery, read_settled, recovery,
-    rows_at_risk, unconfirmed_transactions,
+    AdminError, SlotOperation, count_unsettled_rows, extend_recovery, read_loss, read_settled,
+    recovery, rows_at_risk, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
     Outbox, delete_relay_row, read_anchors, read_publication_gap, read_relay_row,
@@ -29,8 +29,8 @@ use crate::init::restoring_sql;
 /// A dropped slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedSlot {
-    /// Number of unconfirmed rows. `None` if the slot was lost already.
-    pub rows: Option<u64>,
+    /// Number of unconfirmed rows, which are never published.
+    pub rows: u64,
     /// Names of the slot's anchors. They stay, and retain WAL.
     pub anchors: Vec<String>,
 }
@@ -52,22 +52,15 @@ pub async fn drop_checked<O: Operator>(
     let Some(state) = read_slot(client, slot).await? else {
         return drop_record(session, outbox, discard_rows).await;
     };
-    let rows = match state.is_lost() {
-        // A lost slot cannot be read.
-        true => None,
-        false => Some(droppable_rows(client, outbox, &state, discard_rows).await?),
-    };
+    let rows = droppable_rows(client, outbox, &state, discard_rows).await?;
     let change = async || Ok(Change::DropSlot { slot: slot.to_owned(), rows });
     if !session.agree(change).await? {
         return Ok(None);
     }
     let anchors = read_anchors(client, slot).await?;
     drop_slot(client, slot).await?;
-    // The record of the settled position of a lost slot stays, because a recovery needs it. With
-    // any other record left behind, the next start would report the slot as lost.
-    if rows.is_some() {
-        if_recorded(delete_relay_row(client, slot).await)?;
-    }
+    // With a record left behind, the next start would report the slot as lost.
+    if_recorded(delete_relay_row(client, slot).await)?;
     let anchors = anchors.into_iter().map(|anchor| anchor.name).collect();
     Ok(Some(DroppedSlot { rows, anchors }))
 }
@@ -86,14 +79,14 @@ async fn drop_record<O: Operator>(
     if rows > discard_rows {
         return Err(ProtocolError::RecordLosesRows { slot: slot.clone(), rows });
     }
-    let change = async || Ok(Change::DropSlot { slot: slot.clone(), rows: Some(rows) });
+    let change = async || Ok(Change::DropSlot { slot: slot.clone(), rows });
     if !session.agree(change).await? {
         return Ok(None);
     }
     let anchors = read_anchors(client, slot).await?;
     delete_relay_row(client, slot).await?;
     let anchors = anchors.into_iter().map(|anchor| anchor.name).collect();
-    Ok(Some(DroppedSlot { rows: Some(rows), anchors }))
+    Ok(Some(DroppedSlot { rows, anchors }))
 }
 
 pub(super) async fn refuse_unready(
@@ -113,13 +106,24 @@ async fn droppable_rows(
     discard_rows: u64,
 ) -> Result<u64, ProtocolError> {
     refuse_while_paused(client, &outbox.slot).await?;
-    let rows = match state.mismatch(state.database.as_deref().unwrap_or_default()) {
-        // No relay has used a slot of another plugin or database.
-        Some(_) => 0,
-        None => unconfirmed_rows(client, outbox).await?,
+    let Outbox { slot, tables, .. } = outbox;
+    let is_ours = state.mismatch(state.database.as_deref().unwrap_or_default()).is_none();
+    if is_ours && read_loss(client, slot).await?.is_none() {
+        let rows = unconfirmed_rows(client, outbox).await?;
+        return match rows > discard_rows {
+            true => Err(ProtocolError::DropLosesRows { slot: slot.clone(), rows }),
+            false => Ok(rows),
+        };
+    }
+    // The slot cannot be read, or it is another one of the same name. Without a record, no relay has
+    // used it.
+    let record = if_recorded(read_relay_row(client, slot).await)?.flatten();
+    let rows = match record {
+        Some(record) => unsettled_rows(client, tables, record.settled_xid).await?,
+        None => 0,
     };
     match rows > discard_rows {
-        true => Err(ProtocolError::DropLosesRows { slot: outbox.slot.clone(), rows }),
+        true => Err(ProtocolError::RecordLosesRows { slot: slot.clone(), rows }),
         false => Ok(rows),
     }
 }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, init};
+use walrelay_outbox_admin::{InitOptions, init};
 use walrelay_outbox_replay::{SettledBound, SlotRecovery, begin_recovery, move_recovery_to_server};
 use walrelay_outbox_store::{
     DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, delete_relay_row,
     is_same_origin, read_horizon, read_relay_row, take_relay_row,
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
-use walrelay_pg_replication::{Failover, drop_slot, read_server_identity};
+use walrelay_pg_replication::{Failover, read_server_identity};
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 
 /// Returns the options of `init`. The slot has the database's name.
@@ -67,22 +67,6 @@ async fn init_records_the_slot_as_the_first_session_of_a_relay_would() {
             )
         );
     }
-}
-
-#[tokio::test]
-async fn an_accepted_loss_replaces_the_record_in_one_step() {
-    let database = TestDatabase::create().await;
-    let session = database.connect().await;
-    let options = options(&database);
-    let slot = options.outbox.slot.as_str();
-    init(&session, &options).await.unwrap();
-    let old = read_relay_row(&session, slot).await.unwrap().expect("a record");
-    drop_slot(&session, slot).await.unwrap();
-    let accepting = InitOptions { on_lost: LostSlotPolicy::Accept, ..options.clone() };
-    init(&session, &accepting).await.unwrap();
-    let new = read_relay_row(&session, slot).await.unwrap().expect("the new slot is recorded");
-    assert!(new.settled_lsn > old.settled_lsn, "{new:?}");
-    assert_eq!(new.generation, old.generation + 1, "an old session writes no more");
 }
 
 #[tokio::test]

@@ -2,9 +2,9 @@
 
 use walrelay_outbox_admin::TimeWarning;
 use walrelay_outbox_admin::protocols::{
-    Change, DroppedShard, Loss, PrunableTable, SkippedRows, Step, TableRows,
+    Change, DroppedShard, PrunableTable, SkippedRows, Step, TableRows,
 };
-use walrelay_outbox_replay::{LostSlot, SQL_ASCII_FIX, SQL_ASCII_RISK, SettledRecord};
+use walrelay_outbox_replay::{SQL_ASCII_FIX, SQL_ASCII_RISK};
 
 use crate::text::{human_bytes, quoted};
 use crate::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
@@ -12,10 +12,6 @@ use crate::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 /// Describes a change in the imperative: "drop slot walrelay".
 pub fn change_text(change: &Change) -> String {
     match change {
-        Change::GiveUp { losses } if losses.is_empty() => "give up no row".to_owned(),
-        Change::GiveUp { losses } => {
-            losses.iter().map(loss_change_text).collect::<Vec<_>>().join("; ")
-        }
         Change::TakeAsPublished { column, rows } => format!(
             "take {} as published, because {column} is set in them, and never publish them",
             counted(rows)
@@ -34,8 +30,7 @@ pub fn change_text(change: &Change) -> String {
         Change::ReleaseSlot { slot, anchors } => {
             format!("publish every pending row, then drop slot {slot} and {anchors} anchor(s)")
         }
-        Change::DropSlot { slot, rows: None } => format!("drop slot {slot}, which is lost"),
-        Change::DropSlot { slot, rows: Some(rows) } => {
+        Change::DropSlot { slot, rows } => {
             format!("drop slot {slot} with {rows} unconfirmed row(s)")
         }
         Change::AdvanceSlot { slot, to, rows } => {
@@ -64,18 +59,6 @@ pub fn change_text(change: &Change) -> String {
         Change::Prune { tables } => {
             let tables: Vec<String> = tables.iter().map(prunable_text).collect();
             format!("delete {}", tables.join(", "))
-        }
-    }
-}
-
-fn loss_change_text(loss: &Loss) -> String {
-    match loss {
-        Loss::Recovery { slot } => {
-            format!("cancel the recovery of slot {slot}, and not publish its rows")
-        }
-        Loss::Slot { slot, rows } => {
-            let rows = rows.as_deref().map_or("any row of the outbox".to_owned(), counted);
-            format!("create a new slot {slot}, and not publish {rows} that may be unpublished")
         }
     }
 }
@@ -116,7 +99,6 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
         Step::EarlierRowsLeft { slot, rows } => {
             format!("not published: rows from before slot {slot}\n{}", rows_text(rows))
         }
-        Step::LossAccepted { slot, lost, rows } => loss_text(slot, lost, rows),
         Step::FailoverEnabled { slot } => {
             format!("converted: slot {slot} is a failover slot now\n")
         }
@@ -131,9 +113,6 @@ pub fn step_text(step: &Step, selection: &[String]) -> String {
                 "cancelled, because no process works on it any more: {}\n",
                 operation.describe(slot)
             )
-        }
-        Step::OperationLossAccepted { slot, operation } => {
-            format!("cancelled, because its loss is accepted: {}\n", operation.describe(slot))
         }
         Step::RowsLeftToRelay { slot, operation, rows, is_earlier } => format!(
             "slot {slot}: {}\n{}{}{START_RELAY}",
@@ -185,18 +164,6 @@ pub fn rows_text(rows: &[TableRows]) -> String {
         format!("may not have been published: {} row(s) of {}\n", it.rows, it.table)
     };
     rows.iter().map(line).collect()
-}
-
-/// Reports the rows that are lost with the slot.
-fn loss_text(slot: &str, lost: &LostSlot, rows: &[TableRows]) -> String {
-    let head = format!("lost: slot {slot} {}\n", lost.problem);
-    match &lost.settled {
-        None => head + "the slot has no record: any row in the outbox may be unpublished\n",
-        Some(SettledRecord { system_identifier, lsn, xid, .. }) => format!(
-            "{head}{}note these values, which are deleted now: settled_lsn {lsn}, settled_xid {xid}, server {system_identifier}\n",
-            rows_text(rows)
-        ),
-    }
 }
 
 /// Describes the skipped rows, with the command that publishes them from the table.

@@ -37,15 +37,13 @@ pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Erro
 struct SlotDropJson<'a> {
     slot: &'a str,
     discarded_rows: u64,
-    was_lost: bool,
     anchors: &'a [String],
 }
 
 impl<'a> SlotDropJson<'a> {
     fn new(slot: &'a str, dropped: &'a DroppedSlot) -> Self {
         let DroppedSlot { rows, anchors } = dropped;
-        let discarded_rows = rows.unwrap_or_default();
-        Self { slot, discarded_rows, was_lost: rows.is_none(), anchors }
+        Self { slot, discarded_rows: *rows, anchors }
     }
 }
 
@@ -64,12 +62,7 @@ async fn drop_slot(
 }
 
 fn drop_text(slot: &str, DroppedSlot { rows, anchors }: &DroppedSlot) -> String {
-    let mut text = match rows {
-        Some(rows) => format!("dropped: slot {slot}, with {rows} unconfirmed row(s)\n"),
-        None => format!(
-            "dropped: slot {slot}, which was lost already; its settled position stays on record\n"
-        ),
-    };
+    let mut text = format!("dropped: slot {slot}, with {rows} unconfirmed row(s)\n");
     for anchor in anchors {
         text.push_str(&format!(
             "anchor {anchor} stays and retains WAL: `walrelay anchor drop {anchor}` releases it\n"
@@ -287,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_fields_of_each_result_are_documented() {
-        let dropped = DroppedSlot { rows: Some(1), anchors: vec!["a".to_owned()] };
+        let dropped = DroppedSlot { rows: 1, anchors: vec!["a".to_owned()] };
         assert_documented("slot drop", &SlotDropJson::new("s", &dropped));
         let row = SkippedRow {
             event_id: Some("a".to_owned()),
