@@ -153,6 +153,9 @@ async fn a_table_added_without_rows_is_no_gap_and_one_with_rows_is_refused() {
     let add = ["init", "--outbox-table", "public.app_outbox,public.second_outbox"];
     let refused = world.run(add).await;
     assert!(refused.text.contains("has rows that slot"), "{}", refused.text);
+    // The record is as before, so relays and `init` continue.
+    world.catch_up().await;
+    world.succeed(["init"]).await;
     world.execute("DELETE FROM second_outbox").await;
     world.succeed(add).await;
     insert(&world, 100).await;
@@ -160,6 +163,34 @@ async fn a_table_added_without_rows_is_no_gap_and_one_with_rows_is_refused() {
     world.catch_up().await;
     world.pubsub.wait_stored(DEADLINE, 11).await;
     assert_none_lost(&world).await;
+}
+
+#[tokio::test]
+async fn an_added_table_that_leaves_the_publication_before_a_relay_starts_is_recovered() {
+    let Some(world) = published_world().await else { return };
+    let relay = world.start_relay([]).await;
+    world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
+    let add = ["init", "--outbox-table", "public.app_outbox,public.second_outbox"];
+    world.succeed(add).await;
+    insert_into(&world, "second_outbox").await;
+    relay.wait_for_line(DEADLINE, "start the relay again").await;
+    drop(relay);
+    let before = world.pubsub.stored_count();
+    let publication = world.name();
+    world.execute(&format!("ALTER PUBLICATION {publication} DROP TABLE second_outbox")).await;
+    insert_into(&world, "second_outbox").await;
+    for _ in 0..2 {
+        let refused = world.run(["run", "--until-caught-up"]).await;
+        assert_eq!(refused.code, Some(5), "{}", refused.text);
+        assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
+        let put_back = format!("ALTER PUBLICATION {publication} ADD TABLE ONLY second_outbox");
+        drop(world.client().batch_execute(&put_back).await);
+    }
+    world.succeed(["slot", "recover", "--yes"]).await;
+    world.catch_up().await;
+    let rows = "SELECT count(*) FROM second_outbox";
+    let published = world.pubsub.stored_count() - before;
+    assert!(i64::try_from(published).unwrap() >= world.number(rows).await, "{published}");
 }
 
 /// The options that name the renamed table and the one that has its name.

@@ -242,5 +242,11 @@ async fn a_relay_streams_for_a_role_whose_transactions_are_read_only() {
     rows_from(&world, 0, 10).await;
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 10);
+    // It also recovers its slot.
+    world.execute(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+    rows_from(&world, 10, 10).await;
+    let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
+    relay.wait_for_line(DEADLINE, "the slot is recovered").await;
+    world.pubsub.wait_stored(DEADLINE, 20).await;
     world.execute(&format!("ALTER DATABASE \"{name}\" RESET default_transaction_read_only")).await;
 }

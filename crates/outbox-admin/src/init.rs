@@ -138,14 +138,18 @@ impl InitPlan {
             sql: children_guard::sql(table),
         }));
         let definition = Definition::of(&options.outbox, &options.columns);
-        steps.push(InitStep {
-            title: format!("definition of the outbox of slot {}", definition.slot),
-            sql: definition.record_sql(),
-        });
-        steps.push(InitStep {
-            title: format!("publication {}", options.outbox.publication),
-            sql: publication_sql(options, &slot_guard::not_older(&options.outbox)),
-        });
+        let title = format!(
+            "publication {}, and the definition of the outbox of slot {}",
+            options.outbox.publication, definition.slot
+        );
+        // In this order, and in one transaction if they are sent together: a table that cannot be
+        // published is not put on record either.
+        let statements = [
+            publication_sql(options, &slot_guard::not_older(&options.outbox)),
+            definition.record_sql(),
+            note_added_sql(&options.outbox),
+        ];
+        steps.push(InitStep { title, sql: statements.join("\n") });
         // Without the slot, the plan replaces none: the operation that creates it may be on record.
         if options.making == SlotCreation::Slot {
             let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
@@ -451,7 +455,7 @@ fn record_sql(options: &InitOptions) -> String {
     let tables: Vec<String> =
         options.outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
     let tables = tables.join(", ");
-    let publication = quote_literal(&options.outbox.publication);
+    let published = published_tables(&options.outbox);
     let slot_with_oldest = SLOT_WITH_OLDEST.trim_end().replace("$1", &slot);
     // spliced: the names of the slot, its publication and its tables, in a script without parameters.
     format!(
@@ -470,14 +474,8 @@ BEGIN
            (SELECT jsonb_build_object(
                      'name', p.pubname, 'system', (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
                      'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
-                     'tables', jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
-                                                format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin)))
-              FROM pg_catalog.pg_publication AS p
-             CROSS JOIN unnest(ARRAY[{tables}]::text[]) AS name
-              JOIN pg_catalog.pg_class AS c ON c.oid = to_regclass(name)
-              JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-              LEFT JOIN pg_catalog.pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid
-             WHERE p.pubname = {publication}
+                     'tables', {IDENTITIES})
+              FROM {published}
              GROUP BY p.oid, p.pubname)
       FROM ({slot_with_oldest}) AS slot
      WHERE confirmed_flush_lsn IS NOT NULL AND oldest IS NOT NULL
@@ -485,6 +483,43 @@ BEGIN
   END IF;
 END
 $walrelay$;"
+    )
+}
+
+/// SQL for the tables of a publication by name, each with the identity that the relay's watch
+/// compares.
+const IDENTITIES: &str = "jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
+                                                format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin))";
+
+/// Returns the relations that [`IDENTITIES`] reads.
+fn published_tables(Outbox { publication, tables, .. }: &Outbox) -> String {
+    let tables: Vec<String> =
+        tables.iter().map(|table| quote_literal(&table.to_string())).collect();
+    // spliced: the names of the publication and its tables, in a script without parameters.
+    format!(
+        "pg_catalog.pg_publication AS p
+             CROSS JOIN unnest(ARRAY[{}]::text[]) AS name
+              JOIN pg_catalog.pg_class AS c ON c.oid = to_regclass(name)
+              JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+              LEFT JOIN pg_catalog.pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid
+             WHERE p.pubname = {}",
+        tables.join(", "),
+        quote_literal(publication)
+    )
+}
+
+/// Returns SQL that notes added tables in the slot's record. If one leaves the publication before a
+/// relay has streamed, its rows are missed. A noted table stays as it was noted.
+fn note_added_sql(outbox: &Outbox) -> String {
+    // spliced: the name of the slot, in a script without parameters.
+    format!(
+        "UPDATE {SCHEMA}.app_outbox_relay AS relay
+   SET publication = jsonb_set(relay.publication, '{{tables}}', added.tables || (relay.publication -> 'tables'))
+  FROM (SELECT {IDENTITIES} AS tables
+          FROM {}) AS added
+ WHERE relay.slot = {} AND relay.publication -> 'tables' IS NOT NULL AND added.tables IS NOT NULL;",
+        published_tables(outbox),
+        quote_literal(&outbox.slot)
     )
 }
 

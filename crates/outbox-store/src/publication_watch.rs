@@ -165,8 +165,8 @@ impl PublicationWatch {
         if !others.is_empty() {
             let others = others.join(", ");
             return Err(format!(
-                "publication {publication} also publishes tables that are not outbox tables: {others} (fix: ALTER PUBLICATION {} DROP \
-                 TABLE {others})",
+                "publication {publication} also publishes tables that this relay does not read: {others} (fix: if `init` has \
+                 added them, start the relay again; if not: ALTER PUBLICATION {} DROP TABLE {others})",
                 quote_identifier(publication)
             ));
         }

@@ -136,7 +136,12 @@ impl ServerError {
         if self.says_wal_removed() {
             return ServerErrorKind::WalRemoved;
         }
-        kind
+        // The server gives the same code for `temp_file_limit`.
+        let is_of_a_file = || self.routine.as_deref().is_some_and(|it| it.starts_with("File"));
+        match kind == ServerErrorKind::SlotsExhausted && is_of_a_file() {
+            true => ServerErrorKind::Other,
+            false => kind,
+        }
     }
 
     /// Returns whether the same statement fails until somebody changes the data. Lost connections,
@@ -282,6 +287,17 @@ mod tests {
         assert_eq!(translated.kind(), ServerErrorKind::WalRemoved);
         let damaged = error("58P01", "could not open file \"global/pg_filenode.map\"");
         assert_eq!(damaged.kind(), ServerErrorKind::Other);
+    }
+
+    #[test]
+    fn a_limit_of_temporary_files_is_no_lack_of_slots() {
+        let of = |routine: &str| ServerError {
+            code: "53400".to_owned(),
+            routine: Some(routine.to_owned()),
+            ..ServerError::default()
+        };
+        assert_eq!(of("FileWriteV").kind(), ServerErrorKind::Other);
+        assert_eq!(of("ReplicationSlotCreate").kind(), ServerErrorKind::SlotsExhausted);
     }
 
     #[test]

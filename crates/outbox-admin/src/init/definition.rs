@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_core::ColumnNames;
-use walrelay_outbox_replay::{AdminError, refuse_other_slot};
+use walrelay_outbox_replay::{AdminError, read_loss, refuse_other_slot};
 use walrelay_outbox_store::{Definition, Outbox, read_definitions};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{read_publication, read_slot};
@@ -53,10 +53,15 @@ pub(crate) async fn define(
             return Err(AdminError::PublicationTaken { publication, table });
         }
     }
-    if index.is_some() {
-        // Also if the slot is lost: the recovery then reads every table.
-        let recorded = client.batch_execute(&wanted.record_sql()).await;
-        recorded.map_err(AdminError::sql("record the definition of the outbox"))?;
+    if index.is_none() {
+        return Ok(());
+    }
+    // The set-up refuses a lost slot. The recovery then reads every table on record.
+    for Outbox { slot, .. } in shards {
+        if read_loss(client, slot).await?.is_some() {
+            let recorded = client.batch_execute(&wanted.record_sql()).await;
+            return recorded.map_err(AdminError::sql("record the definition of the outbox"));
+        }
     }
     Ok(())
 }

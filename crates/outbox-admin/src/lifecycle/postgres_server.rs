@@ -8,7 +8,7 @@ use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{BoxedError, Chain, Code, Coded};
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
-use walrelay_outbox_replay::{lease_of, open_replication};
+use walrelay_outbox_replay::{connect_relay, lease_of, open_replication};
 use walrelay_outbox_store::{
     Condition, DispatchStore, Outbox, PublicationWatch, SessionStore, note_wait, read_relay_row,
     read_table_ids,
@@ -70,12 +70,7 @@ impl Server for Postgres<'_> {
 
     async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
-        let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        // The relay must write its position wherever the role may write. Otherwise the slot would
-        // retain WAL for ever.
-        sql.batch_execute("SET default_transaction_read_only = off")
-            .await
-            .map_err(RelayError::sql("let the session write"))?;
+        let sql = connect_relay(connect).await?;
         let mut replication = open_replication(connect, relay).await?;
         // This comes first, because it recognises a pooler.
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;

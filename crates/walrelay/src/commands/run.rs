@@ -13,7 +13,7 @@ use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::maintenance::MaintenanceTask;
 use walrelay_outbox_replay::recovery::{self, RecoveryEnd, fill};
-use walrelay_outbox_replay::rows_of_transaction;
+use walrelay_outbox_replay::{connect_relay, rows_of_transaction};
 use walrelay_outbox_store::{Condition, note_wait, read_relay_row};
 use walrelay_pg_client::{connect_outbox, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
@@ -222,7 +222,7 @@ async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<On
 }
 
 async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
-    let client = connect_sql(&settings.connect).await.map_err(RelayError::Connect)?;
+    let client = connect_relay(&settings.connect).await?;
     let begun = recovery::begin(&client, &settings.relay.outbox, None).await;
     client.close().await;
     begun
