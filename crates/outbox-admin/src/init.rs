@@ -137,19 +137,7 @@ impl InitPlan {
             title: format!("table {table}: without inheritance children"),
             sql: children_guard::sql(table),
         }));
-        let definition = Definition::of(&options.outbox, &options.columns);
-        let title = format!(
-            "publication {}, and the definition of the outbox of slot {}",
-            options.outbox.publication, definition.slot
-        );
-        // In this order, and in one transaction if they are sent together: a table that cannot be
-        // published is not put on record either.
-        let statements = [
-            publication_sql(options, &slot_guard::not_older(&options.outbox)),
-            definition.record_sql(),
-            note_added_sql(&options.outbox),
-        ];
-        steps.push(InitStep { title, sql: statements.join("\n") });
+        steps.push(publication_step(options));
         // Without the slot, the plan replaces none: the operation that creates it may be on record.
         if options.making == SlotCreation::Slot {
             let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
@@ -205,6 +193,25 @@ impl InitPlan {
             .iter()
             .map(|step| format!("-- {}\n{}\n\n", comment(&step.title), step.sql.trim_end()))
             .collect()
+    }
+}
+
+/// Returns the step that publishes the tables and puts them on record. In this order, and in one
+/// transaction if the statements are sent together: a table that cannot be published is not put on
+/// record either.
+fn publication_step(options: &InitOptions) -> InitStep {
+    let definition = Definition::of(&options.outbox, &options.columns);
+    let (publication, slot) = (&options.outbox.publication, &definition.slot);
+    let statements = [
+        publication_sql(options, &slot_guard::not_older(&options.outbox)),
+        definition.record_sql(),
+        note_added_sql(&options.outbox),
+    ];
+    InitStep {
+        title: format!(
+            "publication {publication}, and the definition of the outbox of slot {slot}"
+        ),
+        sql: statements.join("\n"),
     }
 }
 
