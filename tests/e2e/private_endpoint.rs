@@ -46,6 +46,10 @@ impl Private {
     }
 }
 
+/// Creates a consumer with its subscription.
+const CREATE_CONSUMER: [&str; 8] =
+    ["consumer", "init", "view", "--subscription", "view", "--create", "--topic", "video.events"];
+
 #[tokio::test]
 async fn a_private_authority_is_trusted_for_topics_rows_and_subscriptions() {
     let Some(world) = InboxDatabase::create().await else { return };
@@ -56,16 +60,7 @@ async fn a_private_authority_is_trusted_for_topics_rows_and_subscriptions() {
         &["init", "--create-topics=video.events"][..],
         &["check"],
         &["run", "--until-caught-up"],
-        &[
-            "consumer",
-            "init",
-            "view",
-            "--subscription",
-            "view",
-            "--create",
-            "--topic",
-            "video.events",
-        ],
+        &CREATE_CONSUMER,
     ] {
         let done = private.command(&world, arguments.iter().copied()).finish(DEADLINE).await;
         assert_eq!(done.code, Some(0), "{arguments:?}: {}", done.text);
@@ -81,16 +76,7 @@ async fn a_metadata_server_that_is_not_there_at_first_is_asked_again() {
     Workload::of_rows(10).insert(world.client()).await.unwrap();
     for arguments in [
         &["run", "--until-caught-up"][..],
-        &[
-            "consumer",
-            "init",
-            "view",
-            "--subscription",
-            "view",
-            "--create",
-            "--topic",
-            "video.events",
-        ],
+        &CREATE_CONSUMER,
         &["consumer", "run", "view", "--handler", "apply", "--until-caught-up"],
     ] {
         if arguments.contains(&"init") {

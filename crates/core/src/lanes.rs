@@ -276,9 +276,7 @@ impl Lanes {
         self.table.check();
         let parked = self.table.ids().filter(|id| self.table[*id].parked.is_some());
         assert_eq!(parked.count(), self.parked_count, "I4: parked keys are miscounted");
-        let waits =
-            |id: &LaneId| self.table[*id].parked.as_ref().is_some_and(|it| it.waiting.is_some());
-        let waiting = self.table.ids().filter(waits).count();
+        let waiting = self.lanes_waiting().count();
         assert_eq!(waiting, self.keys_waiting, "I4: keys with waiting rows are miscounted");
     }
 

@@ -459,9 +459,7 @@ fn slot_sql(options: &InitOptions) -> String {
 /// the system identifier leaves the record to the relay.
 fn record_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
-    let tables: Vec<String> =
-        options.outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
-    let tables = tables.join(", ");
+    let tables = table_literals(&options.outbox);
     let published = published_tables(&options.outbox);
     let slot_with_oldest = SLOT_WITH_OLDEST.trim_end().replace("$1", &slot);
     // spliced: the names of the slot, its publication and its tables, in a script without parameters.
@@ -499,9 +497,7 @@ const IDENTITIES: &str = "jsonb_object_agg(format('%I.%I', n.nspname, c.relname)
                                                 format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin))";
 
 /// Returns the relations that [`IDENTITIES`] reads.
-fn published_tables(Outbox { publication, tables, .. }: &Outbox) -> String {
-    let tables: Vec<String> =
-        tables.iter().map(|table| quote_literal(&table.to_string())).collect();
+fn published_tables(outbox: &Outbox) -> String {
     // spliced: the names of the publication and its tables, in a script without parameters.
     format!(
         "pg_catalog.pg_publication AS p
@@ -510,9 +506,15 @@ fn published_tables(Outbox { publication, tables, .. }: &Outbox) -> String {
               JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
               LEFT JOIN pg_catalog.pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid
              WHERE p.pubname = {}",
-        tables.join(", "),
-        quote_literal(publication)
+        table_literals(outbox),
+        quote_literal(&outbox.publication)
     )
+}
+
+/// Returns the names of the outbox tables as SQL literals.
+fn table_literals(outbox: &Outbox) -> String {
+    let tables = outbox.tables.iter().map(|table| quote_literal(&table.to_string()));
+    tables.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns SQL that notes added tables in the slot's record. If one leaves the publication before a

@@ -184,20 +184,13 @@ impl RelayError {
     /// Returns the text with which the server ended or refused a connection.
     #[must_use]
     pub fn server_answer(&self) -> Option<&ServerError> {
-        match self {
-            Self::AtFirst(error) => error.server_answer(),
-            Self::Connect(error) | Self::Session(PipelineError::Stream(error)) => error.server(),
-            Self::Session(_)
-            | Self::Unsendable(_)
-            | Self::Store(_)
-            | Self::Survey(_)
-            | Self::TableStream { .. }
-            | Self::Sql { .. }
-            | Self::TakeOver { .. }
-            | Self::InRecovery
-            | Self::ServerRestored { .. }
-            | Self::Setup { .. } => None,
+        if let Self::AtFirst(error) = self {
+            return error.server_answer();
         }
+        let (Self::Connect(error) | Self::Session(PipelineError::Stream(error))) = self else {
+            return None;
+        };
+        error.server()
     }
 
     /// Marks the first error of this process. An unreachable server is then most likely misnamed,

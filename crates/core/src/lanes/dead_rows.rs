@@ -58,7 +58,7 @@ impl Lanes {
     pub(super) fn dead(&mut self, id: LaneId, row: Row, failure: &PublishFailure, now: Instant) {
         let hold = self.policy.on_dead == OnDead::Hold && self.table[id].is_ordered();
         if hold {
-            // The dead row is in the table, behind them.
+            // They go into the table before the dead row.
             self.record_waiting_of(id);
         }
         let lane = &self.table[id];

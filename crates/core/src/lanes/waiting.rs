@@ -58,6 +58,7 @@ impl Lanes {
         waiting
     }
 
+    /// Hands a row over to the table, behind the rows of its key there.
     fn record_behind(&mut self, id: LaneId, row: Row) {
         let Some(parked) = &mut self.table[id].parked else { return };
         parked.append();
@@ -75,11 +76,16 @@ impl Lanes {
         if self.keys_waiting == 0 {
             return;
         }
+        let waiting: Vec<_> = self.lanes_waiting().collect();
+        waiting.into_iter().for_each(|id| self.record_waiting_of(id));
+    }
+
+    /// The parked lanes whose next rows wait in memory.
+    pub(super) fn lanes_waiting(&self) -> impl Iterator<Item = LaneId> {
         let waits = |id: &LaneId| {
             self.table[*id].parked.as_ref().is_some_and(|parked| parked.waiting.is_some())
         };
-        let waiting: Vec<_> = self.table.ids().filter(waits).collect();
-        waiting.into_iter().for_each(|id| self.record_waiting_of(id));
+        self.table.ids().filter(waits)
     }
 
     /// As [`record_waiting`](Self::record_waiting), for one key.

@@ -197,8 +197,8 @@ async fn draining_release(
     slot: &str,
 ) -> Result<Option<SlotOperation>, AdminError> {
     let is_begun = |it: &SlotOperation| {
-        let preparing = ReleaseStage::Draining;
-        matches!(it, SlotOperation::Release(release) if release.stage == preparing)
+        let draining = ReleaseStage::Draining;
+        matches!(it, SlotOperation::Release(release) if release.stage == draining)
     };
     Ok(read_operation(client, slot).await?.filter(is_begun))
 }

@@ -234,7 +234,6 @@ pub async fn recover<O: Operator>(
     }))
 }
 
-/// Counts the rows that are published again. With `since`, only the recovery itself counts them.
 /// Creates the recorded publication again if it was dropped, and adds missing tables, before the new
 /// slot is created. The row filters of a shard need the key of the shards, which is not known here.
 async fn restore_publication(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
@@ -248,6 +247,7 @@ async fn restore_publication(client: &SqlClient, outbox: &Outbox) -> Result<(), 
     Ok(restored.map_err(SqlError::sql(format!("create publication {publication} again")))?)
 }
 
+/// Counts the rows that are published again. With `since`, only the recovery itself counts them.
 async fn recovery_change(
     client: &SqlClient,
     outbox: &Outbox,

@@ -371,8 +371,7 @@ pub async fn fill<P: Publisher>(
     let client = connect_relay(&settings.connect).await?;
     match read_operation(&client, slot).await {
         Ok(Some(SlotOperation::Recovery(_))) => {
-            let refused = refuse_other_outbox(&client, &settings.relay.outbox).await;
-            refused?;
+            refuse_other_outbox(&client, &settings.relay.outbox).await?;
         }
         // The next session encounters and reports any other operation or error.
         Ok(
@@ -478,8 +477,7 @@ async fn forget_overtaking(
     (rest, tables): (&RecoveryWork, &[SourceTable]),
 ) -> Result<(), RelayError> {
     for table in tables {
-        let rows = rest.gap.forget_overtaking(client, (table, slot)).await;
-        let rows = rows?;
+        let rows = rest.gap.forget_overtaking(client, (table, slot)).await?;
         if rows > 0 {
             tracing::info!(
                 table = %table.name,
@@ -545,8 +543,7 @@ pub async fn published_table(
     names: &ColumnNames,
 ) -> Result<SourceTable, RelayError> {
     let table = table(client, name, names).await?;
-    let publication = read_publication(client, &outbox.publication).await;
-    let publication = publication?;
+    let publication = read_publication(client, &outbox.publication).await?;
     let row_filter = publication.and_then(|it| it.listed(name)?.row_filter.clone());
     Ok(SourceTable { row_filter, ..table })
 }
