@@ -20,7 +20,7 @@ use walrelay_outbox_store::{
     Definition, Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, migrations,
 };
 use walrelay_pg_client::{
-    QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema, sql,
+    QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema, sql, table_literals,
 };
 use walrelay_pg_replication::{
     Failover, check_failover, check_slot_name, read_publication, read_slot,
@@ -413,14 +413,13 @@ fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<Strin
     let name = quote_identifier(publication);
     let declared: Vec<String> =
         tables.iter().map(|table| format!("    {}", key.filter_sql(table, *shard))).collect();
-    let named: Vec<String> = tables.iter().map(|table| quote_literal(&table.to_string())).collect();
     let filters = format!(
         "DECLARE
   tables text[] := ARRAY[{}];
   filters text[] := ARRAY[
 {}];
 ",
-        named.join(", "),
+        table_literals(tables),
         declared.join(",\n")
     );
     let entry = |(number, table): (usize, &QualifiedName)| {
@@ -459,7 +458,7 @@ fn slot_sql(options: &InitOptions) -> String {
 /// the system identifier leaves the record to the relay.
 fn record_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
-    let tables = table_literals(&options.outbox);
+    let tables = table_literals(&options.outbox.tables);
     let published = published_tables(&options.outbox);
     let slot_with_oldest = SLOT_WITH_OLDEST.trim_end().replace("$1", &slot);
     // spliced: the names of the slot, its publication and its tables, in a script without parameters.
@@ -506,15 +505,9 @@ fn published_tables(outbox: &Outbox) -> String {
               JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
               LEFT JOIN pg_catalog.pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid
              WHERE p.pubname = {}",
-        table_literals(outbox),
+        table_literals(&outbox.tables),
         quote_literal(&outbox.publication)
     )
-}
-
-/// Returns the names of the outbox tables as SQL literals.
-fn table_literals(outbox: &Outbox) -> String {
-    let tables = outbox.tables.iter().map(|table| quote_literal(&table.to_string()));
-    tables.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns SQL that notes added tables in the slot's record. If one leaves the publication before a

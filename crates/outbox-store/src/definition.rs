@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 use walrelay_core::{ColumnAliases, ColumnNames, Field};
-use walrelay_pg_client::{QualifiedName, quote_literal, sql};
+use walrelay_pg_client::{QualifiedName, quote_literal, sql, table_literals};
 use walrelay_pg_replication::read_system_identifier;
 
 use crate::outbox::Outbox;
@@ -82,14 +82,12 @@ impl Definition {
     #[must_use]
     pub fn record_sql(&self) -> String {
         let literal = quote_literal;
-        let tables: Vec<String> =
-            self.tables.iter().map(|table| literal(&table.to_string())).collect();
         let columns = literal(&columns_json(&self.columns).to_string());
         // spliced: the names of the definition, in a script that takes no parameters.
         sql!("definition.sql", "record")
             .replace("$slot", &literal(&self.slot))
             .replace("$publication", &literal(&self.publication))
-            .replace("$tables", &tables.join(", "))
+            .replace("$tables", &table_literals(&self.tables))
             .replace("$columns", &columns)
     }
 }

@@ -38,7 +38,7 @@ pub use conninfo::{
 };
 pub use error::{PgError, TlsError};
 pub use named_sql::named_sql;
-pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
+pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal, table_literals};
 pub use row_security::{IS_HIDDEN, TableAccess, refuse_hidden_rows};
 pub use row_sql::{nullable_text_form_sql, own_rows_sql, text_form_sql};
 pub use schema::{

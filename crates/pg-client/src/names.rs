@@ -138,6 +138,13 @@ pub fn quote_literal(text: &str) -> String {
     }
 }
 
+/// Returns names of tables as SQL literals, for the elements of an array.
+#[must_use]
+pub fn table_literals(tables: &[QualifiedName]) -> String {
+    let tables = tables.iter().map(|table| quote_literal(&table.to_string()));
+    tables.collect::<Vec<_>>().join(", ")
+}
+
 /// Words that cannot be an unquoted table or column name, up to Postgres 18.
 const RESERVED: &[&str] = &[
     "all",

@@ -1,7 +1,7 @@
 //! Checks of the script for rows that the first slot would not stream.
 
 use walrelay_outbox_store::Outbox;
-use walrelay_pg_client::{QualifiedName, SCHEMA, quote_literal};
+use walrelay_pg_client::{QualifiedName, SCHEMA, quote_literal, table_literals};
 
 /// Refuses to create the first slot while the outbox has rows, and notes in the session that the
 /// slot is the first one.
@@ -41,8 +41,6 @@ pub(super) fn meanwhile(outbox: &Outbox) -> String {
 /// `otherwise` if there are none.
 fn guard(outbox: &Outbox, precondition: &str, on_rows: &str, otherwise: &str) -> String {
     let slot = quote_literal(&outbox.slot);
-    let tables: Vec<String> =
-        outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
     // spliced: the names of the slot and its tables, in a script that takes no parameters.
     format!(
         "DO $walrelay$
@@ -66,7 +64,7 @@ BEGIN
   {otherwise}
 END
 $walrelay$;",
-        tables.join(", ")
+        table_literals(&outbox.tables)
     )
 }
 
