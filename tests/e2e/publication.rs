@@ -119,11 +119,43 @@ async fn a_change_while_the_relay_reconnects_is_noticed_too() {
 }
 
 #[tokio::test]
-async fn a_renamed_table_stops_the_relay() {
+async fn a_running_relay_follows_a_renamed_table() {
     let Some((world, relay)) = streaming_world(&[]).await else { return };
-    world.execute("ALTER TABLE app_outbox RENAME TO app_outbox_old").await;
+    world.execute("ALTER TABLE app_outbox RENAME TO orders_outbox").await;
+    let renamed =
+        Workload { table: "orders_outbox".into(), first_number: 10, ..Workload::of_rows(10) };
+    renamed.insert(world.client()).await.expect("rows");
+    world.pubsub.wait_stored(DEADLINE, 20).await;
+    relay.wait_for_line(DEADLINE, "the outbox on record has changed").await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+}
+
+#[tokio::test]
+async fn a_running_relay_stops_if_another_table_takes_the_name_of_a_renamed_one() {
+    let Some((world, relay)) = streaming_world(&[]).await else { return };
+    let replaced = "BEGIN; ALTER TABLE app_outbox RENAME TO app_outbox_old;
+                    CREATE TABLE app_outbox (LIKE app_outbox_old INCLUDING ALL); COMMIT";
+    world.execute(replaced).await;
     let lost_from = world.wal_end().await;
-    assert_stopped_before(&world, relay, lost_from, "dropped or renamed").await;
+    insert_lost(&world, 100).await;
+    assert_stopped_before(&world, relay, lost_from, "no longer publishes table").await;
+}
+
+#[tokio::test]
+async fn a_running_relay_publishes_a_table_that_init_adds() {
+    let Some((world, relay)) = streaming_world(&["--outbox-table", "app_outbox"]).await else {
+        return;
+    };
+    world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
+    world.succeed(["init", "--outbox-table", "public.app_outbox,public.second_outbox"]).await;
+    for (table, first_number) in [("second_outbox", 10), ("app_outbox", 20)] {
+        let added = Workload { table: table.into(), first_number, ..Workload::of_rows(10) };
+        added.insert(world.client()).await.expect("rows");
+    }
+    world.pubsub.wait_stored(DEADLINE, 30).await;
+    relay.wait_for_line(DEADLINE, "the outbox on record has changed").await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+    world.wait_confirmed(DEADLINE).await;
 }
 
 #[tokio::test]

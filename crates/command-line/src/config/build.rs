@@ -166,7 +166,9 @@ impl ConfigBuilder<'_> {
             false => Until::Stopped,
         };
         let otlp = self.otlp();
+        let recorded = self.definition.clone();
         self.define(&args.definition);
+        let follows_record = self.definition.difference_from(&recorded).is_none();
         let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
         run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
         let archive = self.archive(args.own.archive.prune_archive.as_ref());
@@ -179,6 +181,7 @@ impl ConfigBuilder<'_> {
             self.require_time(columns, "needed by --prune-older-than: a row's age is read from it");
         }
         Some(RunConfig {
+            follows_record,
             anchor_keep: args.own.anchor_keep.0,
             maintenance: Some(maintenance),
             otlp,

@@ -122,6 +122,9 @@ pub struct DatabaseConfig {
 pub struct RunConfig {
     /// Settings of the relay.
     pub settings: Settings,
+    /// Whether the tables and columns are those on record, or no others were given. The relay then
+    /// follows changes of the record.
+    pub follows_record: bool,
     /// The reaction to a lost slot.
     pub on_slot_lost: OnSlotLost,
     /// Age of the relay's own anchor. None means no anchor.

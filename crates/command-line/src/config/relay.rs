@@ -32,6 +32,7 @@ impl ConfigBuilder<'_> {
         let settings = Settings { connect, relay, pubsub, until };
         Some(RunConfig {
             settings,
+            follows_record: false,
             on_slot_lost,
             anchor_keep: None,
             maintenance: None,

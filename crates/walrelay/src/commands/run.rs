@@ -13,8 +13,8 @@ use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::maintenance::MaintenanceTask;
 use walrelay_outbox_replay::recovery::{self, RecoveryEnd, fill};
-use walrelay_outbox_replay::{connect_relay, rows_of_transaction};
-use walrelay_outbox_store::{Condition, note_wait, read_relay_row};
+use walrelay_outbox_replay::{connect_relay, existing_definition, rows_of_transaction};
+use walrelay_outbox_store::{Condition, Definition, note_wait, read_relay_row};
 use walrelay_pg_client::{connect_outbox, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
@@ -42,7 +42,6 @@ use crate::request_spans::Traced;
 /// Returns the error that ended the relay.
 pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new());
-    metrics.set_info(&config.settings.relay.outbox);
     let observed = Observed::of_relay(health.clone(), metrics.clone());
     let (otlp, exported) = (config.otlp.take(), observed.clone());
     let spans_dropped = metrics.spans_dropped.clone();
@@ -95,14 +94,33 @@ impl RelayProcess<'_> {
             () = self.shutdown.requested() => return Ok(()),
             token = publisher.authenticate() => token.map_err(Error::PubSub)?,
         }
-        self.spawn_periodic(&mut tasks);
-        self.stream_and_recover(&Traced::new(publisher, spans)).await
+        let publisher = Traced::new(publisher, spans);
+        let mut settings = self.config.settings.clone();
+        self.metrics.set_info(&settings.relay.outbox);
+        loop {
+            // Dropping the set stops the tasks, which work on the tables of before.
+            let mut tasks = JoinSet::new();
+            self.spawn_periodic(&settings, &mut tasks);
+            let Err(error) = self.stream_and_recover(&settings, &publisher).await else {
+                return Ok(());
+            };
+            let changed = match self.config.follows_record {
+                true => changed_outbox(&settings).await,
+                false => None,
+            };
+            let Some((change, recorded)) = changed else { return Err(error) };
+            tracing::warn!(error = %Chain(&error), change, "the outbox on record has changed; following it");
+            let outbox = &mut settings.relay.outbox;
+            outbox.publication = outbox.shard.name(&recorded.publication);
+            outbox.tables = recorded.tables;
+            settings.relay.router.columns = recorded.columns;
+        }
     }
 
     /// Starts the tasks that keep anchors and maintain the outbox. The relays of other shards do not
     /// maintain it: one relay deletes the rows of all shards, and creates the partitions.
-    fn spawn_periodic(&self, tasks: &mut JoinSet<io::Result<()>>) {
-        let Settings { connect, relay, .. } = &self.config.settings;
+    fn spawn_periodic(&self, settings: &Settings, tasks: &mut JoinSet<io::Result<()>>) {
+        let Settings { connect, relay, .. } = settings;
         if let Some(keep) = self.config.anchor_keep {
             let keeper = AnchorKeeper {
                 connect: connect.clone(),
@@ -134,18 +152,21 @@ impl RelayProcess<'_> {
     }
 
     /// Streams the slot, and publishes the rows of a recovery before the stream.
-    async fn stream_and_recover(&self, publisher: &Traced<GrpcPublisher>) -> Result<(), Error> {
-        let settings = &self.config.settings;
+    async fn stream_and_recover(
+        &self,
+        settings: &Settings,
+        publisher: &Traced<GrpcPublisher>,
+    ) -> Result<(), Error> {
         let mut on_slot_lost = self.config.on_slot_lost;
         loop {
             let waits_for = waits_for(settings.until, on_slot_lost);
-            let error = match self.stream(publisher.clone(), waits_for).await {
+            let error = match self.stream(settings, publisher.clone(), waits_for).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
             let code = error.code();
             if code == Code::RecoveryPending {
-                match self.publish_unsettled(publisher, waits_for).await? {
+                match self.publish_unsettled(settings, publisher, waits_for).await? {
                     RecoveryEnd::Done => (),
                     RecoveryEnd::Stopped => return Ok(()),
                 }
@@ -154,7 +175,7 @@ impl RelayProcess<'_> {
             {
                 let error_code = code.name();
                 tracing::error!(error_code, error = %Chain(&error), "the slot is lost; recovering it");
-                on_slot_lost = recover_lost_slot(self.config, self.shutdown).await?;
+                on_slot_lost = recover_lost_slot(settings, self.shutdown).await?;
             } else {
                 return Err(Error::Relay(with_event_ids(error, settings).await));
             }
@@ -165,11 +186,12 @@ impl RelayProcess<'_> {
     /// the stream. After a failure it waits, and the caller tries again.
     async fn publish_unsettled(
         &self,
+        settings: &Settings,
         publisher: &Traced<GrpcPublisher>,
         waits_for: WaitsFor,
     ) -> Result<RecoveryEnd, Error> {
         let observed = (&self.metrics, &self.health);
-        let filling = fill(&self.config.settings, publisher.clone(), observed, self.shutdown);
+        let filling = fill(settings, publisher.clone(), observed, self.shutdown);
         match Box::pin(filling).await {
             Ok(end) => Ok(end),
             Err(failed) => {
@@ -181,15 +203,16 @@ impl RelayProcess<'_> {
 
     async fn stream(
         &self,
+        all: &Settings,
         publisher: Traced<GrpcPublisher>,
         waits_for: WaitsFor,
     ) -> Result<(), RelayError> {
-        let Settings { relay, pubsub, until, .. } = &self.config.settings;
+        let Settings { relay, pubsub, until, .. } = all;
         let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
         let settings = SessionSettings { waits_for, fix_of: explain::fix_of_shard, ..settings };
         let supervisor = Supervisor {
             settings: &settings,
-            server: Postgres::new(&self.config.settings, self.health.clone()),
+            server: Postgres::new(all, self.health.clone()),
             publisher,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
@@ -211,11 +234,11 @@ fn waits_for(until: Until, on_slot_lost: OnSlotLost) -> WaitsFor {
 }
 
 /// Starts the recovery of the lost slot. Returns the action for another loss of the slot.
-async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<OnSlotLost, Error> {
+async fn recover_lost_slot(settings: &Settings, shutdown: &Shutdown) -> Result<OnSlotLost, Error> {
     // The relay recovers only once, because a slot that is lost again at once needs a person.
-    let Err(failed) = begin_recovery(&config.settings).await else { return Ok(OnSlotLost::Wait) };
+    let Err(failed) = begin_recovery(settings).await else { return Ok(OnSlotLost::Wait) };
     let is_lost = failed.code().exit() == Exit::SlotLost;
-    let waits_for = waits_for(config.settings.until, OnSlotLost::Wait);
+    let waits_for = waits_for(settings.until, OnSlotLost::Wait);
     wait_before_retry(failed, waits_for, shutdown).await?;
     // This recovery needs a `--from-time` from the operator, so further attempts would also fail.
     Ok(if is_lost { OnSlotLost::Wait } else { OnSlotLost::Recover })
@@ -226,6 +249,21 @@ async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
     let begun = recovery::begin(&client, &settings.relay.outbox, None).await;
     client.close().await;
     begun
+}
+
+/// Returns the definition on record if it is no longer that of the settings, and the difference:
+/// `init` has added a table, or a table was renamed. None also if nothing can be read.
+async fn changed_outbox(settings: &Settings) -> Option<(String, Definition)> {
+    let Settings { connect, relay, .. } = settings;
+    let reading = async {
+        let client = connect_sql(connect).await.ok()?;
+        let found = existing_definition(&client, relay.outbox.base_slot()).await;
+        client.close().await;
+        found.ok()
+    };
+    let recorded = timeout(SEARCH_TIMEOUT, reading).await.ok()??;
+    let here = Definition::of(&relay.outbox, &relay.router.columns);
+    here.difference_from(&recorded).map(|change| (change, recorded))
 }
 
 /// Adds the event ids to the error about a row that the server cannot send. The search compares
