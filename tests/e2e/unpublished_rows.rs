@@ -121,6 +121,46 @@ async fn a_running_relay_reports_an_inheritance_child_and_is_not_ready() {
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
 }
 
+/// Moves rows into a partition that is not in the WAL, as the printed fix says.
+const SET_LOGGED: &str = "BEGIN; ALTER TABLE public.odd SET LOGGED;
+    WITH moved AS (DELETE FROM public.odd RETURNING *) INSERT INTO app_outbox SELECT * FROM moved;
+    COMMIT";
+
+#[tokio::test]
+async fn rows_of_an_unlogged_partition_are_reported_never_pruned_and_published_as_told() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    world.succeed(["init", "--partition-by", "month"]).await;
+    let relay = world.start_relay([]).await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+    world
+        .execute(
+            "CREATE UNLOGGED TABLE odd PARTITION OF app_outbox FOR VALUES FROM ('2000-01-01') TO ('2000-02-01');
+             INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, occurred_at)
+             SELECT 'video', 'odd-' || n, 'test.made', n, '{}', '2000-01-02' FROM generate_series(1, 7) AS n",
+        )
+        .await;
+    let reasons = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+    assert!(reasons.contains("public.odd") && reasons.contains("SET LOGGED"), "{reasons}");
+    Workload::of_rows(5).insert(world.client()).await.expect("rows");
+    world.pubsub.wait_stored(DEADLINE, 5).await;
+    for command in [&["prune", "--older-than", "30d", "--yes"][..], &["check"], &["init"]] {
+        let refused = world.run(command.iter().copied()).await;
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.text);
+        assert!(refused.text.contains("public.odd"), "{command:?}: {}", refused.text);
+    }
+    assert!(world.run(["check"]).await.text.contains("SET LOGGED"));
+    assert_eq!(world.number("SELECT count(*) FROM odd").await, 7);
+    world.execute(SET_LOGGED).await;
+    world.pubsub.wait_stored(DEADLINE, 12).await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+    // The server refuses this for a table of the publication, but not for a partition.
+    world.execute("ALTER TABLE odd SET UNLOGGED").await;
+    relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+    world.execute("ALTER TABLE odd SET LOGGED").await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+    world.check(&world.committed().await).assert_exactly_once();
+}
+
 #[tokio::test]
 async fn a_partitioned_outbox_is_pruned_and_recovered_through_its_partitions() {
     let Some(world) = InboxDatabase::create_empty().await else { return };

@@ -7,10 +7,10 @@
 //! that is older than its publication fails at the first change, for ever. The plan refuses to
 //! create such a slot.
 
-mod children_guard;
 mod definition;
 mod rows_guard;
 mod slot_guard;
+pub(crate) mod unstreamed_guard;
 
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -134,8 +134,8 @@ impl InitPlan {
             sql: registration_sql(table, options.partition_by),
         }));
         steps.extend(options.outbox.tables.iter().map(|table| InitStep {
-            title: format!("table {table}: without inheritance children"),
-            sql: children_guard::sql(table),
+            title: format!("table {table}: without rows that no slot streams"),
+            sql: unstreamed_guard::sql(table),
         }));
         steps.push(publication_step(options));
         // Without the slot, the plan replaces none: the operation that creates it may be on record.

@@ -13,6 +13,7 @@ mod shard;
 mod slot_figures;
 mod store;
 mod store_error;
+mod unstreamed;
 mod wal_time;
 
 pub use anchor::{
@@ -32,9 +33,7 @@ pub use migrations::{
     DEFINITION_TABLE, Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables,
 };
 pub use outbox::{Outbox, read_table_ids};
-pub use publication_watch::{
-    PublicationCheck, PublicationWatch, describe_children, read_publication_gap,
-};
+pub use publication_watch::{PublicationCheck, PublicationWatch, read_publication_gap};
 pub use relay_condition::{Condition, Reason, ReasonKind, StoredCondition};
 pub use relay_row::{
     Horizon, RelayRow, RelayRowOwner, RelayRowWritten, SLOT_WITH_OLDEST, advance_relay_row,
@@ -46,4 +45,5 @@ pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
 pub use slot_figures::read_survey;
 pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, SlotFigures, Store, StoreFailure};
 pub use store_error::{StoreError, grant_on};
+pub use unstreamed::{UNSTREAMED_SQL, Unstreamed};
 pub use wal_time::{WalTime, first_position_after, first_time_at, note_wal_time, position_at};

@@ -4,7 +4,7 @@
 //! position must therefore lie before [`Watch::Intact`], unless the rows themselves prove it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
@@ -14,7 +14,8 @@ use walrelay_errors::Code;
 
 use crate::relay_condition::{Reason, ReasonKind};
 use crate::store_error::StoreError;
-use walrelay_pg_client::{QualifiedName, SqlText, own_rows_sql, quote_identifier, sql};
+use crate::unstreamed::{UNSTREAMED_SQL, Unstreamed};
+use walrelay_pg_client::{QualifiedName, own_rows_sql, quote_identifier, sql};
 
 /// The result of a check of the publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,8 +166,8 @@ impl PublicationWatch {
         if !others.is_empty() {
             let others = others.join(", ");
             return Err(format!(
-                "publication {publication} also publishes tables that this relay does not read: {others} (fix: if `init` has \
-                 added them, start the relay again; if not: ALTER PUBLICATION {} DROP TABLE {others})",
+                "publication {publication} also publishes tables that this relay does not read: {others} (fix: if they are \
+                 outbox tables, name all in `init`; if not: ALTER PUBLICATION {} DROP TABLE {others})",
                 quote_identifier(publication)
             ));
         }
@@ -210,31 +211,12 @@ impl PublicationWatch {
     }
 }
 
-/// Names the inheritance children of an outbox table, if it has some: why that is a problem, and its
-/// fix. A slot streams the rows of a table and of its partitions, and never those of its children.
-/// All names are quoted.
-#[must_use]
-pub fn describe_children(table: &str, children: &[String]) -> Option<(String, String)> {
-    let first = children.first()?;
-    let problem = format!(
-        "has inheritance children, whose rows are never published: {}",
-        children.join(", ")
-    );
-    // spliced: the names, in a text for a person.
-    let fix = format!(
-        "let producers write to {table}; then for each child, in one transaction: INSERT INTO {table} SELECT * FROM {first}, \
-         and ALTER TABLE {first} NO INHERIT {table}; a table of an extension that adds chunks cannot be an outbox: use a \
-         plain or a partitioned table"
-    );
-    Some((problem, fix))
-}
-
-/// Returns the same for a running relay.
+/// Returns why a running relay is not ready although the publication is intact.
 fn unpublished_reason(row: &Row) -> Option<Reason> {
-    let table: &str = row.get("quoted");
-    let (problem, fix) = describe_children(table, &row.get::<_, Vec<String>>("children"))?;
-    let reason = Reason::new(ReasonKind::UnpublishedRows, format!("table {table} {problem}"));
-    Some(reason.with_fix(fix).with_code(Code::OutboxTableUnsuitable.name()))
+    let (table, found): (&str, _) = (row.get("quoted"), Unstreamed::of_row(row)?);
+    let text = format!("table {table} {}", found.problem());
+    let reason = Reason::new(ReasonKind::UnpublishedRows, text);
+    Some(reason.with_fix(found.fix(table)).with_code(Code::OutboxTableUnsuitable.name()))
 }
 
 /// Returns why rows may be missing from the stream of this slot: the publication or a table of it
@@ -313,4 +295,6 @@ fn marks(row: &Row) -> Vec<Mark> {
 /// `xmax` is the transaction that marked a row, and is void after a rollback. Its missing high half
 /// is that of the nearest transaction id. A transaction that is not before the snapshot cannot have
 /// ended in it.
-static LOOK: SqlText = SqlText::new(|| sql!("publication_watch.sql", "look"));
+// spliced: a constant.
+static LOOK: LazyLock<String> =
+    LazyLock::new(|| sql!("publication_watch.sql", "look").replace("$unstreamed", &UNSTREAMED_SQL));

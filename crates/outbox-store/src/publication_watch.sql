@@ -13,12 +13,7 @@ SELECT wanted.schema || '.' || wanted.name AS name, format('%I.%I', wanted.schem
                 AND NOT EXISTS (SELECT FROM unnest($2::text[], $3::text[]) AS known(schema, name)
                                  WHERE known.schema = s.nspname AND known.name = other.relname)
               ORDER BY 1) AS others,
-       ARRAY(SELECT format('%I.%I', s.nspname, child.relname)
-               FROM pg_catalog.pg_inherits i
-               JOIN pg_catalog.pg_class child ON child.oid = i.inhrelid
-               JOIN pg_catalog.pg_namespace s ON s.oid = child.relnamespace
-              WHERE i.inhparent = c.oid AND c.relkind <> 'p'
-              ORDER BY 1) AS children,
+       c.relkind::text AS relkind, $unstreamed AS unstreamed,
        marks.in_progress, marks.finished
   FROM unnest($2::text[], $3::text[]) AS wanted(schema, name)
   LEFT JOIN pg_catalog.pg_publication p ON p.pubname = $1

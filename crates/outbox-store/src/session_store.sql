@@ -4,6 +4,5 @@ SELECT set_config('synchronous_commit', 'on', false)
 SET statement_timeout = '60s';
 SET lock_timeout = '10s';
 SET idle_in_transaction_session_timeout = '60s';
-SET default_transaction_read_only = off;
 SET search_path = pg_catalog, pg_temp;
 LISTEN walrelay_dispatch;

@@ -8,12 +8,12 @@ use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{BoxedError, Chain, Code, Coded};
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
-use walrelay_outbox_replay::{connect_relay, lease_of, open_replication};
+use walrelay_outbox_replay::{lease_of, open_replication};
 use walrelay_outbox_store::{
     Condition, DispatchStore, Outbox, PublicationWatch, SessionStore, note_wait, read_relay_row,
     read_table_ids,
 };
-use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql, sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_outbox, connect_sql, sql};
 use walrelay_pg_replication::{RETENTION, ServerIdentity, SystemIdentity, retention_of};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{
@@ -70,7 +70,7 @@ impl Server for Postgres<'_> {
 
     async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
-        let sql = connect_relay(connect).await?;
+        let sql = connect_outbox(connect).await.map_err(RelayError::Connect)?;
         let mut replication = open_replication(connect, relay).await?;
         // This comes first, because it recognises a pooler.
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walrelay_outbox_replay::{SettledRecord, SlotRelease};
-use walrelay_outbox_store::Definition;
+use walrelay_outbox_store::{Definition, Unstreamed};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{PublicationState, SlotState};
 
@@ -158,10 +158,8 @@ pub struct FoundTable {
     pub columns: Vec<(String, String)>,
     /// Names of generated columns that the publication leaves out.
     pub unpublished: Vec<String>,
-    /// Partitions whose rows are not in the WAL, quoted.
-    pub unlogged_partitions: Vec<String>,
-    /// Inheritance children, quoted. Their rows are never published.
-    pub children: Vec<String>,
+    /// Tables below it whose rows are never published.
+    pub unstreamed: Option<Unstreamed>,
     /// Privileges among SELECT, INSERT, UPDATE and DELETE that the role lacks.
     pub missing_rights: Vec<String>,
     /// Commands among these for which row level security hides every row from the role.

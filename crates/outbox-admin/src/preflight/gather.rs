@@ -8,7 +8,9 @@ use walrelay_core::ColumnAliases;
 use walrelay_outbox_replay::{
     AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
 };
-use walrelay_outbox_store::{DEFINITION_TABLE, Outbox, RELAY_TABLES, Shard, read_definition};
+use walrelay_outbox_store::{
+    DEFINITION_TABLE, Outbox, RELAY_TABLES, Shard, UNSTREAMED_SQL, Unstreamed, read_definition,
+};
 use walrelay_pg_client::{IS_HIDDEN, QualifiedName, SqlText, own_table, sql};
 use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
@@ -196,8 +198,7 @@ fn found_table(row: &Row) -> FoundTable {
         kind,
         columns: names.into_iter().zip(types).collect(),
         unpublished: row.get("unpublished_columns"),
-        unlogged_partitions: row.get("unlogged_partitions"),
-        children: row.get("children"),
+        unstreamed: Unstreamed::of_row(row),
         missing_rights: row.get("missing_rights"),
         hidden_from: row.get("hidden_from"),
     }
@@ -272,7 +273,7 @@ static SERVER: SqlText = SqlText::new(|| sql!("gather.sql", "server"));
 /// publication may publish stored ones, as its column `pubgencols` shows, which older servers lack.
 /// A privilege on the table needs USAGE on its schema also.
 fn table_question() -> String {
-    // spliced: IS_HIDDEN.
+    // spliced: constants.
     format!(
         "WITH rights(ordinal, name, command) AS (
   VALUES (1, 'SELECT', 'r'::\"char\"), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')
@@ -299,17 +300,7 @@ SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
                    WHERE p.pubname = $3 AND (a.attnum = ANY (r.prattrs::int2[])
                       OR r.prattrs IS NULL AND to_jsonb(p)->>'pubgencols' = 's')))
               ORDER BY a.attnum) AS unpublished_columns,
-       ARRAY(SELECT part.relid::regclass::text
-               FROM pg_catalog.pg_partition_tree(c.oid) AS part
-               JOIN pg_catalog.pg_class AS of_part ON of_part.oid = part.relid
-              WHERE part.relid <> c.oid AND of_part.relpersistence = 'u'
-              ORDER BY 1) AS unlogged_partitions,
-       ARRAY(SELECT format('%I.%I', s.nspname, child.relname)
-               FROM pg_catalog.pg_inherits i
-               JOIN pg_catalog.pg_class child ON child.oid = i.inhrelid
-               JOIN pg_catalog.pg_namespace s ON s.oid = child.relnamespace
-              WHERE i.inhparent = c.oid AND c.relkind <> 'p'
-              ORDER BY 1) AS children,
+       {UNSTREAMED_SQL} AS unstreamed,
        ARRAY(SELECT p.name FROM rights p
               WHERE NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.name))
               ORDER BY p.ordinal) AS missing_rights,

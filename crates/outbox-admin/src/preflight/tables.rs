@@ -2,7 +2,7 @@
 
 use walrelay_core::{ColumnUse, Field};
 use walrelay_errors::Code;
-use walrelay_outbox_store::{DEFINITION_TABLE, RELAY_TABLES, REPLAY_TABLES, describe_children};
+use walrelay_outbox_store::{DEFINITION_TABLE, RELAY_TABLES, REPLAY_TABLES};
 use walrelay_pg_client::{QualifiedName, SCHEMA, quote_identifier, schema};
 
 use super::facts::{Facts, FoundTable, RelationKind, SchemaAccess, TableFacts};
@@ -37,16 +37,9 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
                 "name the table itself as the outbox",
             ),
         }
-        if let Some((problem, fix)) = describe_children(&name.to_string(), &found.children) {
+        if let Some(unstreamed) = &found.unstreamed {
+            let (problem, fix) = (unstreamed.problem(), unstreamed.fix(&name.to_string()));
             findings.error(Code::OutboxTableUnsuitable, &subject, problem, fix);
-        }
-        for partition in &found.unlogged_partitions {
-            findings.error(
-                Code::OutboxTableUnsuitable,
-                &subject,
-                format!("partition {partition} is unlogged: its rows are not in the WAL"),
-                format!("ALTER TABLE {partition} SET LOGGED, then publish its rows from the table"),
-            );
         }
         for expected in &request.columns {
             column_findings(findings, &subject, found, expected);

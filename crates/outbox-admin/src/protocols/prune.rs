@@ -30,6 +30,8 @@ use super::protocol_error::ProtocolError;
 use super::table_columns::{column_of, time_column_of};
 use super::table_rows::TableRows;
 use crate::archive::{Archive, ArchiveStore};
+use crate::init::unstreamed_guard;
+use crate::partitions::is_partitioned;
 use walrelay_outbox_replay::{AdminError, read_operation};
 
 /// Rows deleted in one transaction, few enough to hold locks only briefly.
@@ -225,6 +227,12 @@ async fn refuse_unready(client: &SqlClient, order: PruneOrder<'_>) -> Result<(),
         refuse_other_history(client, &shard.slot).await?;
     }
     refuse_hidden_rows(client, tables, order.access).await?;
+    for table in tables {
+        // Rows of inheritance children are never touched.
+        if is_partitioned(client, table).await? {
+            client.batch_execute(&unstreamed_guard::sql(table)).await.map_err(PgError::from)?;
+        }
+    }
     // An unfinished recovery reads rows that are below `settled_xid`.
     if let Some(recovering) = recovering_slot(client).await? {
         let begun = read_operation(client, &recovering).await?;

@@ -1,0 +1,12 @@
+-- name: unstreamed
+ARRAY(WITH RECURSIVE below(oid) AS (
+        SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i WHERE i.inhparent = c.oid
+         UNION
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits AS i ON i.inhparent = below.oid)
+      SELECT pg_catalog.format('%I.%I', s.nspname, part.relname)
+        FROM below
+        JOIN pg_catalog.pg_class AS part ON part.oid = below.oid
+        JOIN pg_catalog.pg_namespace AS s ON s.oid = part.relnamespace
+       WHERE c.relkind <> 'p'
+          OR part.relkind <> 'p' AND (part.relpersistence <> 'p' OR part.relkind <> 'r')
+       ORDER BY 1)
