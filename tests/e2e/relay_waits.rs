@@ -228,7 +228,7 @@ async fn an_idle_consumer_with_a_wrong_password_or_without_its_database_is_soon_
 }
 
 #[tokio::test]
-async fn a_relay_streams_for_a_role_whose_transactions_are_read_only() {
+async fn relay_and_commands_write_for_a_role_whose_transactions_are_read_only() {
     let Some(world) = InboxDatabase::create().await else { return };
     let name = world.name();
     let alter = format!("ALTER DATABASE \"{name}\" SET default_transaction_read_only = on");
@@ -248,5 +248,18 @@ async fn a_relay_streams_for_a_role_whose_transactions_are_read_only() {
     let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
     relay.wait_for_line(DEADLINE, "the slot is recovered").await;
     world.pubsub.wait_stored(DEADLINE, 20).await;
+    drop(relay);
+    // Commands write, too, and leave nothing half done.
+    for command in [
+        &["anchor", "create", "a"][..],
+        &["anchor", "drop", "a", "--yes"],
+        &["slot", "release", "--yes"],
+        &["slot", "recover", "--yes"],
+        &["run", "--until-caught-up"],
+        &["slot", "drop", "--yes"],
+        &["init", "--skip-existing-rows"],
+    ] {
+        world.succeed(command.iter().copied()).await;
+    }
     world.execute(&format!("ALTER DATABASE \"{name}\" RESET default_transaction_read_only")).await;
 }

@@ -40,7 +40,7 @@ pub use operation::{
 pub use outbox_state::{LeftOutRows, OutboxSlots, TopicRows};
 pub use pg_upgrade::move_recovery_to_server;
 pub use recovery_cursor::{RecoveryCursor, note_place, read_recovery_cursor};
-pub use relay_connection::{connect_relay, lease_of, open_replication};
+pub use relay_connection::{lease_of, open_replication};
 pub use release::{ReleaseStage, SlotRelease, begin_release};
 pub use rows::encoding::{
     SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, read_unchecked_database,

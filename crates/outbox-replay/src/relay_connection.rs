@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, VALUE_FORMATS, connect_outbox};
+use walrelay_pg_client::{ConnectConfig, Stream, VALUE_FORMATS};
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::settings::{PubSubSettings, RelaySettings};
@@ -11,21 +11,6 @@ use walrelay_relay::settings::{PubSubSettings, RelaySettings};
 #[must_use]
 pub fn lease_of(pubsub: &PubSubSettings) -> Duration {
     pubsub.publisher.request_timeout + Duration::from_secs(15)
-}
-
-/// Opens an SQL session of the relay. It writes its own tables wherever the role may write, also if
-/// sessions of the role are read-only. Otherwise the slot would retain WAL for ever.
-///
-/// # Errors
-///
-/// The server cannot be reached, or refuses.
-pub async fn connect_relay(connect: &ConnectConfig) -> Result<SqlClient, RelayError> {
-    let client = connect_outbox(connect).await.map_err(RelayError::Connect)?;
-    client
-        .batch_execute("SET default_transaction_read_only = off")
-        .await
-        .map_err(RelayError::sql("let the session write"))?;
-    Ok(client)
 }
 
 /// Opens a replication connection with the session settings of the relay.

@@ -1,4 +1,4 @@
-//! Every limit of Postgres 15 to 18 that can end a session, a transaction or a statement of ours.
+//! Every setting of Postgres 15 to 18 that can end a session, a transaction or a statement of ours.
 //!
 //! A role or a database may have any of these settings. What a session can set is set in each
 //! session. `walrelay check` reports the others.
@@ -46,7 +46,7 @@ const fn limit(
 }
 
 /// The inventory.
-pub static SESSION_LIMITS: [SessionLimit; 12] = [
+pub static SESSION_LIMITS: [SessionLimit; 13] = [
     limit("statement_timeout", 15, "0", LimitHandling::Set),
     limit("idle_in_transaction_session_timeout", 15, "0", LimitHandling::Set),
     limit("idle_session_timeout", 15, "0", LimitHandling::Set),
@@ -54,6 +54,9 @@ pub static SESSION_LIMITS: [SessionLimit; 12] = [
     limit("transaction_timeout", 17, "0", LimitHandling::Set),
     // A session that does not read for a while, because of back-pressure, is no dead client.
     limit("tcp_user_timeout", 15, "0", LimitHandling::Set),
+    // Sessions write where the role may, or the slot would retain WAL for ever. A command that is
+    // refused after its first step would leave half of its work.
+    limit("default_transaction_read_only", 15, "off", LimitHandling::Set),
     limit("wal_sender_timeout", 15, "0", LimitHandling::SetByStream),
     // A command that queues for a lock blocks the producers behind it.
     limit("lock_timeout", 15, "0", LimitHandling::Kept),

@@ -145,10 +145,10 @@ fn address(
     Ok((authority.host().to_owned(), authority.port_u16()))
 }
 
-/// Omits the text before an `@`, because it may contain a password that an error must not show.
+/// Shows neither the text before an `@` nor a query, because an error must show no password.
 fn refused(text: &str, problem: &'static str) -> PubsubError {
-    let shown = text.rsplit('@').next().unwrap_or_default();
-    PubsubError::Endpoint { text: shown.to_owned(), problem }
+    let host = text.rsplit('@').next().and_then(|rest| rest.split('?').next());
+    PubsubError::Endpoint { text: host.unwrap_or_default().to_owned(), problem }
 }
 
 impl fmt::Display for Endpoint {

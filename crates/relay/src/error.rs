@@ -181,18 +181,6 @@ impl RelayError {
         }
     }
 
-    /// Returns the text with which the server ended or refused a connection.
-    #[must_use]
-    pub fn server_answer(&self) -> Option<&ServerError> {
-        if let Self::AtFirst(error) = self {
-            return error.server_answer();
-        }
-        let (Self::Connect(error) | Self::Session(PipelineError::Stream(error))) = self else {
-            return None;
-        };
-        error.server()
-    }
-
     /// Marks the first error of this process. An unreachable server is then most likely misnamed,
     /// and a missing table was never created. A server that answers that it is starting up or
     /// shutting down is retried as usual.

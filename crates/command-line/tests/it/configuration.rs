@@ -343,7 +343,10 @@ fn secrets_are_never_printed() {
     for arguments in [
         &["status", "--database-url", url, "--park-after"][..],
         &["status", url],
-        &["status", "--endpoint", "http://relay:hunter2@pubsub"],
+        &["tail", "topic", "--endpoint", "http://relay:hunter2@pubsub"],
+        &["tail", "topic", "--endpoint", "postgresql://db/app?password=hunter2"],
+        &["run", "--http", "relay:hunter2@127.0.0.1:80"],
+        &["status", "--schema", url],
         &["audit", "--inbox", url],
         &["audit", "--inbox", "postgresql://relay@db/app?password=hunter2"],
         &["audit", "--inbox", "postgresql://relay:hunter2@db/app?sslmode=maybe"],

@@ -32,8 +32,8 @@ use walrelay_outbox_store::{
     Outbox, PublicationWatch, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, TableAccess, TableColumn, quote_identifier, read_columns,
-    refuse_hidden_rows,
+    QualifiedName, SqlClient, TableAccess, TableColumn, connect_outbox, quote_identifier,
+    read_columns, refuse_hidden_rows,
 };
 use walrelay_pg_replication::{
     Failover, Operation, read_publication, read_server_identity, read_slot,
@@ -49,7 +49,6 @@ use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::outcome::Outcome;
 use crate::pg_upgrade::move_recovery_to_server;
 use crate::recovery_cursor::read_recovery_cursor;
-use crate::relay_connection::connect_relay;
 use crate::rows::row_filter::read_row_filter;
 use crate::rows::unsettled_rows::{Scope, SettledRows, SourceTable, UnsettledRows};
 
@@ -368,7 +367,7 @@ pub async fn fill<P: Publisher>(
     shutdown: &Shutdown,
 ) -> Result<RecoveryEnd, RelayError> {
     let slot = &settings.relay.outbox.slot;
-    let client = connect_relay(&settings.connect).await?;
+    let client = connect_outbox(&settings.connect).await.map_err(RelayError::Connect)?;
     match read_operation(&client, slot).await {
         Ok(Some(SlotOperation::Recovery(_))) => {
             refuse_other_outbox(&client, &settings.relay.outbox).await?;

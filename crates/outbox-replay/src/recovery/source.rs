@@ -25,7 +25,7 @@ use super::reader::{PostgresRowReader, RowReader};
 use super::recovery_work::RecoveryWork;
 use super::stream::TableStream;
 use super::transaction_grouping::TransactionGrouping;
-use crate::relay_connection::{connect_relay, lease_of};
+use crate::relay_connection::lease_of;
 use crate::rows::source_row::read_server_text;
 use crate::rows::unsettled_rows::SourceTable;
 
@@ -88,7 +88,7 @@ impl Server for TableSource<'_> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
         let reading = reading(connect).await?;
         let server = read_server_identity(&reading.client).await?;
-        let sql = connect_relay(connect).await?;
+        let sql = connect_outbox(connect).await.map_err(RelayError::Connect)?;
         let row = read_relay_row(&sql, &relay.outbox.slot).await?;
         let recorded = self.recorded(&reading.client).await?;
         let commit_lsn = self.rest.commit_lsn();

@@ -36,6 +36,7 @@ use crate::shutdown::Shutdown;
 use crate::stream::catch_up_target::CatchUpTarget;
 use crate::stream::mode::StopReason;
 use crate::stream::pipeline::{self, SessionEnd};
+use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publish_calls::UnansweredCalls;
 use crate::stream::publisher::Publisher;
 use walrelay_errors::{Action, Chain, Code, Coded};
@@ -154,16 +155,12 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         debug_assert!(RECONNECT_REASONS.contains(&reason), "{reason} does not begin at zero");
         self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
         let error_code = error.code().name();
-        tracing::warn!(error_code, error = %Chain(error), ?delay, "session broke off; connecting again");
-        let said = error.server_answer();
-        if let (Some(said), RelayError::Session(_)) = (said, error) {
-            self.health.broken_off(&said.to_string(), error_code);
+        let cause = Chain(error).to_string();
+        tracing::warn!(error_code, error = cause, ?delay, "session broke off; connecting again");
+        if let RelayError::Session(PipelineError::Stream(_)) = error {
+            self.health.broken_off(&cause, error_code);
         }
-        let reason = match said {
-            Some(said) => format!("{reason}: {said}"),
-            None => reason.to_owned(),
-        };
-        self.health.set_phase(Phase::Reconnecting { reason });
+        self.health.set_phase(Phase::Reconnecting { reason: format!("{reason}: {cause}") });
         delay
     }
 

@@ -42,12 +42,12 @@ impl ServerReasons {
         self.broken_off = None;
     }
 
-    /// Records that the server ended a session with this text.
+    /// Records the error that ended a session.
     pub(super) fn broken_off(&mut self, text: &str, code: &str) {
         let settled = self.settled;
         let before = self.broken_off.as_ref().filter(|it| it.settled == settled);
         let sessions = before.map_or(0, |it| it.sessions) + 1;
-        let text = format!("the server ends every session at the same position: {text}");
+        let text = format!("every session ends at the same position: {text}");
         let reason = Reason::new(ReasonKind::ServerStalled, text).with_code(code);
         self.broken_off = Some(BrokenOff { sessions, settled, reason });
     }
@@ -103,7 +103,7 @@ mod tests {
         end(&mut reasons);
         assert!(!reasons.settled(Lsn::new(16)));
         let found: Vec<_> = reasons.all().map(|reason| reason.text).collect();
-        assert_eq!(found, [format!("the server ends every session at the same position: {text}")]);
+        assert_eq!(found, [format!("every session ends at the same position: {text}")]);
         assert!(reasons.settled(Lsn::new(17)));
         assert_eq!(reasons.all().count(), 0);
         end(&mut reasons);

@@ -67,8 +67,8 @@ impl Health {
         self.change_server_reasons(|reasons| reasons.stalls = stalls);
     }
 
-    /// Records that the server ended a session with this text. It is a reason if it happens again
-    /// before anything further is settled.
+    /// Records the error that ended a session. It is a reason if it happens again before anything
+    /// further is settled.
     pub fn broken_off(&self, text: &str, code: &str) {
         self.change_server_reasons(|reasons| reasons.broken_off(text, code));
     }

@@ -13,7 +13,7 @@ use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::maintenance::MaintenanceTask;
 use walrelay_outbox_replay::recovery::{self, RecoveryEnd, fill};
-use walrelay_outbox_replay::{connect_relay, existing_definition, rows_of_transaction};
+use walrelay_outbox_replay::{existing_definition, rows_of_transaction};
 use walrelay_outbox_store::{Condition, Definition, note_wait, read_relay_row};
 use walrelay_pg_client::{connect_outbox, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
@@ -81,21 +81,21 @@ struct RelayProcess<'a> {
 impl RelayProcess<'_> {
     async fn run(&self, served: Observed, spans: Option<Spans>) -> Result<(), Error> {
         // Dropping the set at the end of this function stops its tasks.
-        let mut tasks = JoinSet::new();
+        let mut endpoints = JoinSet::new();
         if let Some(address) = self.config.http {
             let io = |source| Error::Listen { address, source };
             let listener = http::listen(address).await.map_err(io)?;
-            tasks.spawn(http::serve(listener, served));
+            endpoints.spawn(http::serve(listener, served));
         }
-        let settings = &self.config.settings.pubsub.publisher;
-        let publisher = GrpcPublisher::connect(settings).map_err(Error::PubSub)?;
+        let mut settings = self.config.settings.clone();
+        let publisher =
+            GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
         tokio::select! {
             biased;
             () = self.shutdown.requested() => return Ok(()),
             token = publisher.authenticate() => token.map_err(Error::PubSub)?,
         }
         let publisher = Traced::new(publisher, spans);
-        let mut settings = self.config.settings.clone();
         self.metrics.set_info(&settings.relay.outbox);
         loop {
             // Dropping the set stops the tasks, which work on the tables of before.
@@ -245,7 +245,7 @@ async fn recover_lost_slot(settings: &Settings, shutdown: &Shutdown) -> Result<O
 }
 
 async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
-    let client = connect_relay(&settings.connect).await?;
+    let client = connect_outbox(&settings.connect).await.map_err(RelayError::Connect)?;
     let begun = recovery::begin(&client, &settings.relay.outbox, None).await;
     client.close().await;
     begun

@@ -17,7 +17,9 @@ pub(super) async fn findings(
     client: &SqlClient,
     wal_budget: WalBudgetLimit,
 ) -> Result<Vec<Finding>, AdminError> {
-    let sql = "SELECT pg_catalog.current_setting('default_transaction_read_only')";
+    // This session has set it for itself.
+    let sql =
+        "SELECT reset_val FROM pg_catalog.pg_settings WHERE name = 'default_transaction_read_only'";
     let action = "read default_transaction_read_only".to_owned();
     let row = client.query_one(sql, &[]).await;
     let row = row.map_err(|source| SqlError::Sql { action, source })?;
@@ -49,11 +51,11 @@ fn budget_finding(setting: WalBudgetLimit, retention: WalRetentionLimit) -> Find
     }
 }
 
-/// Warns about a read-only default. The relay's sessions override the setting, but producers do
+/// Warns about a read-only default. Sessions of walrelay override the setting, but producers do
 /// not.
 fn read_only_finding(setting: &str) -> Option<Finding> {
     let fix = "ALTER ROLE … RESET default_transaction_read_only, or ALTER DATABASE … if the database sets it";
-    let message = "is on: the relay writes its own tables all the same, but producers and consumers of such a role cannot write";
+    let message = "is on: relay and commands write all the same, but producers and consumers of such a role cannot write";
     (setting == "on").then(|| {
         let subject = "setting default_transaction_read_only";
         Finding::warning(Code::SessionReadOnly, subject, message).fix(fix)
