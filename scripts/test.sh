@@ -35,7 +35,16 @@ fi
 # Most tests wait for servers and processes. with-servers starts a server per thread.
 export NEXTEST_TEST_THREADS="${NEXTEST_TEST_THREADS:-$((3 * $(getconf _NPROCESSORS_ONLN)))}"
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+in_memory=
+trap 'rm -rf "$log" $in_memory' EXIT
+# Creating files is a third of the time of all servers. So where there is memory for 8 GiB of databases,
+# they are kept there.
+available() { awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo 2>/dev/null; }
+if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && [ "$(available)" -ge 16 ]; then
+  in_memory=$(mktemp -d /dev/shm/walrelay-XXXXXX)
+  chmod 1777 "$in_memory"
+  export TMPDIR=$in_memory
+fi
 status=0
 
 # run PROFILE [ARGUMENT…]

@@ -73,7 +73,8 @@ pub async fn connect_sql(config: &ConnectConfig) -> Result<SqlClient, PgError> {
             return Err(PgError::ConnectTimeout { address, limit: config.connect_timeout });
         }
     }
-    client.watch_answers(config);
+    let pid = client.pid;
+    client.watch_answers(config, Some(pid));
     Ok(client)
 }
 
@@ -93,8 +94,9 @@ async fn refuse_pooler(client: &SqlClient, config: &ConnectConfig) -> Result<(),
 }
 
 /// Returns whether the server process works on a statement, or hides its state.
-async fn is_working(config: ConnectConfig, pid: i32) -> Result<bool, PgError> {
+async fn is_working(config: ConnectConfig, pid: Option<i32>) -> Result<bool, PgError> {
     let client = connect_unwatched(&config).await?;
+    let Some(pid) = pid else { return Ok(true) };
     let sql = sql!("blockers.sql", "is_working");
     let row = client.query_typed_opt(sql, &[(&pid, Type::INT4)]).await?;
     client.close().await;
@@ -108,7 +110,11 @@ async fn is_working(config: ConnectConfig, pid: i32) -> Result<bool, PgError> {
 ///
 /// As [`connect_sql`], except for poolers.
 pub async fn connect_shared(config: &ConnectConfig) -> Result<SqlClient, PgError> {
-    connect_unwatched(config).await
+    let mut client = connect_unwatched(config).await?;
+    // Behind a pooler, the next statement may have another process.
+    let pid = is_announced(&client, client.pid).await.then_some(client.pid);
+    client.watch_answers(config, pid);
+    Ok(client)
 }
 
 /// Connects, and waits for the first answer to a statement. A proxy may accept a connection, and
@@ -144,9 +150,10 @@ pub struct SqlClient {
 }
 
 impl SqlClient {
-    /// Ends the connection once an answer is lost.
-    fn watch_answers(&mut self, config: &ConnectConfig) {
-        let (watch, config, pid) = (self.watch.clone(), config.clone(), self.pid);
+    /// Ends the connection once an answer of its server process is lost, or of any process if none is
+    /// known.
+    fn watch_answers(&mut self, config: &ConnectConfig, pid: Option<i32>) {
+        let (watch, config) = (self.watch.clone(), config.clone());
         let end = Arc::clone(&self.end);
         self.connection.spawn(async move {
             watch.lost(|| is_working(config.clone(), pid)).await;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use walrelay_pg_client::{
-    ConnectConfig, PgEnv, PgError, SESSION_LIMITS, connect_shared, connect_sql,
+    ConnectConfig, PgEnv, PgError, SESSION_LIMITS, SqlClient, connect_shared, connect_sql,
 };
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_private_postgres::{PrivatePostgres, installations};
@@ -138,17 +138,28 @@ async fn a_connection_that_falls_silent_after_any_answer_ends_within_its_time() 
 async fn an_answer_that_is_lost_ends_the_session_and_a_long_statement_does_not() {
     let Some(installation) = installations().into_iter().next_back() else { return };
     let server = PrivatePostgres::start(&installation, &[]).unwrap();
-    let proxy = Proxy::start(&format!("127.0.0.1:{}", server.port())).await;
-    let url = format!("postgresql://postgres@{}/postgres?connect_timeout=2", proxy.address());
+    let upstream = format!("127.0.0.1:{}", server.port());
+    let (proxy, other_proxy) = (Proxy::start(&upstream).await, Proxy::start(&upstream).await);
+    let through =
+        |it: &Proxy| format!("postgresql://postgres@{}/postgres?connect_timeout=2", it.address());
+    let (url, shared) = (through(&proxy), config(&through(&other_proxy)));
     proxy.set(Network::SilentAfter { answers: 3 });
+    other_proxy.set(Network::SilentAfter { answers: 2 });
     let direct = format!("postgresql://postgres@127.0.0.1:{}/postgres", server.port());
     let (direct, url) = (config(&direct), config(&url));
     let (long, lost) = tokio::join!(connect_sql(&direct), connect_sql(&url));
     let (long, lost) = (long.unwrap(), lost.unwrap());
+    let lost_in_command = connect_shared(&shared).await.unwrap();
     let began = Instant::now();
-    let losing = async { (lost.batch_execute("SELECT 1").await, began.elapsed()) };
-    let (waited, (ended, took)) = tokio::join!(long.batch_execute("SELECT pg_sleep(20)"), losing);
+    let losing = async |it: &SqlClient| (it.batch_execute("SELECT 1").await, began.elapsed());
+    let (waited, first, second) = tokio::join!(
+        long.batch_execute("SELECT pg_sleep(20)"),
+        losing(&lost),
+        losing(&lost_in_command)
+    );
     waited.unwrap();
-    assert!(ended.unwrap_err().is_closed());
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    for (ended, took) in [first, second] {
+        assert!(ended.unwrap_err().is_closed());
+        assert!(took < Duration::from_secs(30), "{took:?}");
+    }
 }
