@@ -37,10 +37,10 @@ export NEXTEST_TEST_THREADS="${NEXTEST_TEST_THREADS:-$((3 * $(getconf _NPROCESSO
 log=$(mktemp)
 in_memory=
 trap 'rm -rf "$log" $in_memory' EXIT
-# Creating files is a third of the time of all servers. So where there is memory for 8 GiB of databases,
-# they are kept there.
+# Creating files is a third of the time of all servers, so where there is enough memory they are kept
+# there.
 available() { awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo 2>/dev/null; }
-if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && [ "$(available)" -ge 16 ]; then
+if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && [ "$(available)" -ge 8 ]; then
   in_memory=$(mktemp -d /dev/shm/walrelay-XXXXXX)
   chmod 1777 "$in_memory"
   export TMPDIR=$in_memory

@@ -258,8 +258,7 @@ async fn rows_skipped_by_advancing_the_slot_are_no_gap() {
     world.execute("CHECKPOINT").await;
     let end = world.wal_end().await;
     let to = format!("{:X}/{:X}", end >> 32, end & 0xFFFF_FFFF);
-    let advance =
-        ["slot", "advance", "--yes", "--to-lsn", &to, "--skip-events", "--discard-rows", "10"];
+    let advance = ["slot", "advance", "--yes", "--to-lsn", &to, "--discard-rows", "10"];
     world.succeed(advance).await;
 
     let goal = world.pubsub.stored_count() + 5;

@@ -233,7 +233,7 @@ async fn advancing_names_each_insert_that_is_given_up_and_the_command_that_publi
     };
 
     let to = format!("{:X}/{:X}", end >> 32, end & 0xFFFF_FFFF);
-    let advance = ["slot", "advance", "--yes", "--skip-events", "--to-lsn", &to];
+    let advance = ["slot", "advance", "--yes", "--to-lsn", &to];
     for agreed in ["0", "2", "4"] {
         let refused = world.run(advance.into_iter().chain(["--discard-rows", agreed])).await;
         assert_refused(&refused, 2, &["3 row(s)", "--discard-rows 3", &ids[0], &ids[1], &ids[2]]);

@@ -41,12 +41,12 @@ async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     }
     let position = word_behind(&stopped.text, "the server cannot send the row at ");
     assert!(position.ends_with("#1"), "{position}");
-    let command = format!("walrelay slot advance --to-lsn {position} --skip-events");
+    let command = format!("walrelay slot advance --to-lsn {position}");
     let status = world.succeed(["status"]).await;
     assert!(status.contains(&command), "{command:?} is not in {status}");
     assert!(!status.contains("walrelay run"), "no relay can pass the row: {status}");
 
-    let advance = ["slot", "advance", "--yes", "--skip-events", "--to-lsn", position];
+    let advance = ["slot", "advance", "--yes", "--to-lsn", position];
     let refused = world.run(advance).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("--discard-rows 3 accepts that"), "{}", refused.text);
@@ -102,9 +102,7 @@ async fn rows_that_are_given_up_are_named_again_after_a_kill_at_any_step() {
         let stopped = world.run(["run"]).await;
         let position = word_behind(&stopped.text, "the server cannot send the row at ");
         let lost = ["--discard-rows", "2"];
-        let advance =
-            [&["slot", "advance", "--yes", "--skip-events", "--to-lsn", position][..], &lost]
-                .concat();
+        let advance = [&["slot", "advance", "--yes", "--to-lsn", position][..], &lost].concat();
         let dying = world.command(advance.iter().copied()).env("WALRELAY_FAILPOINT", step);
         let died = dying.finish(DEADLINE).await;
         assert_eq!(died.code, None, "{step}: {}", died.text);
@@ -125,7 +123,7 @@ async fn rows_that_are_given_up_are_named_again_after_a_kill_at_any_step() {
 #[tokio::test]
 async fn a_slot_is_not_moved_back_to_an_earlier_position() {
     let Some(world) = InboxDatabase::create().await else { return };
-    let back = ["slot", "advance", "--yes", "--skip-events", "--to-lsn", "0/1"];
+    let back = ["slot", "advance", "--yes", "--to-lsn", "0/1"];
     let refused = world.run(back).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("position-out-of-range"), "{}", refused.text);

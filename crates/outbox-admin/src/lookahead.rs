@@ -33,18 +33,9 @@ pub struct Question<'a> {
     pub id: &'a ColumnAliases,
     /// The settled position. Transactions that end here or before are settled.
     pub from: Lsn,
-    /// The end of the range.
-    pub reach: MoveTarget,
-}
-
-/// The position that a slot is to be moved to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MoveTarget {
-    /// To the end of the transaction that contains this position, or to this position if none
-    /// contains it.
-    Transaction(Lsn),
-    /// To this position. Transactions that commit behind it are not skipped.
-    Position(Lsn),
+    /// The end of the range: a position inside a transaction, which is then skipped whole, or a
+    /// position that no transaction contains.
+    pub to: Lsn,
 }
 
 /// The result of a lookahead.
@@ -224,23 +215,18 @@ impl<'a> Reading<'a> {
         match kind {
             Some(b'B') => {
                 let commit_lsn = lsn_at(data, 1);
-                let is_beyond = match self.question.reach {
-                    MoveTarget::Transaction(to) => commit_lsn > self.end.max(to),
-                    MoveTarget::Position(to) => commit_lsn >= to,
-                };
-                if is_beyond {
+                if commit_lsn > self.end.max(self.question.to) {
                     return Some(self.at_the_end());
                 }
                 let xid = u32::try_from(number_at(data, 17, 4)).unwrap_or_default();
-                let is_meant = self.question.reach == MoveTarget::Transaction(commit_lsn);
+                let is_meant = self.question.to == commit_lsn;
                 let (inserts, other_changes) = (0, 0);
                 self.open =
                     Some(OpenTransaction { commit_lsn, xid, is_meant, inserts, other_changes });
             }
             Some(b'I' | b'U' | b'D' | b'T') => {
                 if let Some(open) = &mut self.open {
-                    open.is_meant |=
-                        self.question.reach == MoveTarget::Transaction(frame.wal_start);
+                    open.is_meant |= self.question.to == frame.wal_start;
                     match kind {
                         Some(b'I') => open.inserts += 1,
                         _ => open.other_changes += 1,
@@ -285,8 +271,7 @@ impl<'a> Reading<'a> {
         if open.is_meant {
             return Some(self.reaches(end_lsn));
         }
-        let (MoveTarget::Transaction(to) | MoveTarget::Position(to)) = self.question.reach;
-        if end_lsn <= to {
+        if end_lsn <= self.question.to {
             let SkippedChanges { transactions, inserts, other_changes, .. } = self.all;
             self.before = Counts { end_lsn, transactions, inserts, other_changes };
         }
@@ -309,7 +294,7 @@ impl<'a> Reading<'a> {
     /// Returns the transactions that end before the position, because no transaction contains it.
     fn at_the_end(&mut self) -> Lookahead {
         let Counts { transactions, inserts, other_changes, .. } = self.before;
-        let (MoveTarget::Transaction(target) | MoveTarget::Position(target)) = self.question.reach;
+        let target = self.question.to;
         let mut rows = std::mem::take(&mut self.all.rows);
         rows.truncate(usize::try_from(inserts).unwrap_or(usize::MAX));
         let unsendable = None;
@@ -329,8 +314,7 @@ impl<'a> Reading<'a> {
         if !matches!(&source, PgError::Server(answer) if answer.is_permanent()) {
             return Err(RelayError::Connect(source));
         }
-        let (MoveTarget::Transaction(to) | MoveTarget::Position(to)) = self.question.reach;
-        if to == self.before.end_lsn {
+        if self.question.to == self.before.end_lsn {
             return Ok(self.at_the_end());
         }
         let Some(open) = self.open.take() else {
@@ -390,13 +374,13 @@ mod tests {
 
     /// Returns the result for a slot with transactions at 100 (two rows, a delete) and 200 (one
     /// row).
-    fn answer(reach: MoveTarget, breaks_at: Option<u64>) -> Lookahead {
+    fn answer(to: u64, breaks_at: Option<u64>) -> Lookahead {
         let connect = ConnectConfig::parse("postgresql://u@h/d", &PgEnv::default())
             .expect("a connection string");
         let id_column = ColumnAliases::parse("id");
         let (slot, publication, from) = ("s", "p", Lsn::ZERO);
-        let question =
-            Question { connect: &connect, slot, publication, id: &id_column, from, reach };
+        let to = Lsn::new(to);
+        let question = Question { connect: &connect, slot, publication, id: &id_column, from, to };
         let mut reading = Reading::new(question, Lsn::new(1_000));
         let columns =
             [RelationColumn { is_key: true, name: "id".into(), type_oid: 25, type_modifier: -1 }];
@@ -437,8 +421,8 @@ mod tests {
         reading.at_the_end()
     }
 
-    fn given_up(reach: MoveTarget, breaks_at: Option<u64>) -> (u64, [u64; 3], Vec<Option<String>>) {
-        let Lookahead::Reaches(it) = answer(reach, breaks_at) else { panic!("it is blocked") };
+    fn given_up(to: u64, breaks_at: Option<u64>) -> (u64, [u64; 3], Vec<Option<String>>) {
+        let Lookahead::Reaches(it) = answer(to, breaks_at) else { panic!("it is blocked") };
         let ids = it.rows.into_iter().map(|row| row.event_id);
         (it.target.as_u64(), [it.transactions, it.inserts, it.other_changes], ids.collect())
     }
@@ -448,24 +432,18 @@ mod tests {
         let ids = |ids: &[&str]| ids.iter().map(|id| Some((*id).to_owned())).collect::<Vec<_>>();
         let first = vec![Some("a".to_owned()), None];
         for position in [60, 80, 100, 130] {
-            let found = given_up(MoveTarget::Transaction(Lsn::new(position)), None);
+            let found = given_up(position, None);
             assert_eq!(found, (130, [1, 2, 1], first.clone()), "{position}");
         }
         let both = [first, ids(&["c"])].concat();
-        assert_eq!(given_up(MoveTarget::Transaction(Lsn::new(110)), None), (230, [2, 3, 1], both));
-        let none = given_up(MoveTarget::Transaction(Lsn::new(20)), None);
+        assert_eq!(given_up(110, None), (230, [2, 3, 1], both));
+        let none = given_up(20, None);
         assert_eq!(none, (20, [0, 0, 0], Vec::new()));
     }
 
     #[test]
-    fn a_place_that_is_published_again_gives_up_what_commits_before_it() {
-        let found = given_up(MoveTarget::Position(Lsn::new(200)), None);
-        assert_eq!((found.0, found.1), (200, [1, 2, 1]));
-    }
-
-    #[test]
     fn bytes_that_are_no_utf8_mark_their_row_alone() {
-        let Lookahead::Reaches(found) = answer(MoveTarget::Transaction(Lsn::new(110)), None) else {
+        let Lookahead::Reaches(found) = answer(110, None) else {
             panic!("it is blocked");
         };
         let sendable: Vec<bool> = found.rows.iter().map(|row| row.is_sendable).collect();
@@ -474,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_transaction_that_cannot_be_sent_is_passed_within_its_commit_record() {
-        let meant = answer(MoveTarget::Transaction(Lsn::new(100)), Some(70));
+        let meant = answer(100, Some(70));
         let Lookahead::Reaches(SkippedChanges { target, inserts, unsendable, .. }) = meant else {
             panic!("it is meant");
         };
@@ -483,13 +461,10 @@ mod tests {
         assert_eq!((position.to_string().as_str(), xid), ("0/64#1", 5));
         // A move can skip the earlier rows without the unsendable transaction, but cannot pass
         // beyond it.
-        assert_eq!(given_up(MoveTarget::Transaction(Lsn::new(130)), Some(110)).0, 130);
-        for beyond in [MoveTarget::Transaction(Lsn::new(500)), MoveTarget::Position(Lsn::new(500))]
-        {
-            let Lookahead::Blocked { at, .. } = answer(beyond, Some(110)) else {
-                panic!("it is not meant");
-            };
-            assert_eq!(at.to_string(), "the row at 0/C8#0 of transaction 6");
-        }
+        assert_eq!(given_up(130, Some(110)).0, 130);
+        let Lookahead::Blocked { at, .. } = answer(500, Some(110)) else {
+            panic!("it is not meant");
+        };
+        assert_eq!(at.to_string(), "the row at 0/C8#0 of transaction 6");
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum SlotActionArgs {
     /// It does not decode the transaction, so it also passes a row that the server cannot send. It names the rows
     /// that it skips, and refuses until --discard-rows agrees to their number.
     #[command(
-        after_help = "Example:\n  walrelay slot advance --to-lsn 16/B374D848 --skip-events --discard-rows 3"
+        after_help = "Example:\n  walrelay slot advance --to-lsn 16/B374D848 --discard-rows 3"
     )]
     Advance(SlotAdvanceArgs),
     /// Replace the slot by a copy of an anchor, and publish again from there.
@@ -76,9 +76,6 @@ pub(crate) struct SlotAdvanceArgs {
     /// whole transaction is skipped, and nothing behind it.
     #[arg(long, value_name = "LSN", required = true, value_parser = transaction)]
     pub to_lsn: Lsn,
-    /// Confirms that the transaction at the position is skipped for good.
-    #[arg(long)]
-    pub skip_events: bool,
     /// Exact number of rows that are skipped. Without it the command counts and names them.
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
@@ -91,7 +88,6 @@ pub(crate) struct SlotAdvanceArgs {
 /// `walrelay slot reset`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct SlotResetArgs {
     /// Anchor that the slot becomes a copy of; the anchor itself stays.
     #[arg(long, value_name = "NAME", required = true, value_parser = anchor_name)]
@@ -105,12 +101,6 @@ pub(crate) struct SlotResetArgs {
     /// Rows that are dead in dispatch state are published again too.
     #[arg(long)]
     pub include_dead: bool,
-    /// Accept that rows are skipped, when the place lies past what is settled.
-    #[arg(long)]
-    pub skip_events: bool,
-    /// How many rows are skipped, exactly: without it the command counts and names them.
-    #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
-    pub discard_rows: u64,
     #[command(flatten)]
     pub change: ChangeArgs,
     #[command(flatten)]

@@ -508,10 +508,9 @@ fn help_has_arguments_and_options_of_the_command_under_the_usual_headings() {
 }
 
 /// Arguments that choose what is deleted, discarded or skipped, or agree to it.
-const DESTRUCTIVE: [&str; 11] = [
+const DESTRUCTIVE: [&str; 10] = [
     "yes",
     "discard-rows",
-    "skip-events",
     "skip-dead",
     "all-dead",
     "include-dead",

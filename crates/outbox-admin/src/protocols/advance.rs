@@ -21,7 +21,7 @@ use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::skipping::{agreed_rows, count_skipped_rows, settled_position};
 use super::slot::refuse_unready;
-use crate::lookahead::{MoveTarget, Question, SkippedRow, look_ahead};
+use crate::lookahead::{Question, SkippedRow, look_ahead};
 
 /// The transaction that a slot is moved past.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +67,7 @@ pub async fn advance<O: Operator>(
         publication: &outbox.publication,
         id: &advance.columns.id,
         from: settled_position(client, slot).await?,
-        reach: MoveTarget::Transaction(advance.to),
+        to: advance.to,
     });
     let skipped = count_skipped_rows(client, outbox, advance.columns, found.await?).await?;
     let here = confirmed_position(client, slot).await?;

@@ -38,7 +38,7 @@ pub use protocol_error::ProtocolError;
 pub(crate) use prune::PruneRun;
 pub use prune::{PruneOrder, PrunedTable, prune};
 pub use release::{Released, ReleasedSlot, release};
-pub use reset::{ResetOrder, ResetResult, SkipConsent, reset};
+pub use reset::{ResetOrder, ResetResult, reset};
 pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};
 pub use set_up::{ExistingRows, set_up};
 pub use skipped_rows::SkippedRows;

@@ -107,8 +107,10 @@ pub enum ProtocolError {
     #[error("slot {slot:?} is at {here}, which is past {to}")]
     SlotAhead { slot: String, here: Lsn, to: Lsn },
     /// The target is after the settled position.
-    #[error("{target} is after {settled}, the settled position of the slot:\n{}", skipped.counted().trim_end())]
-    TargetPastSettled { target: Lsn, settled: Lsn, skipped: Box<SkippedRows> },
+    #[error(
+        "{target} is after {settled}, the settled position of the slot: rows in between would never be published"
+    )]
+    TargetPastSettled { target: Lsn, settled: Lsn },
     /// The target is not in the WAL that the anchor retains.
     #[error(
         "{target} is not between {from}, the position of anchor {anchor:?}, and {end}, the end of the WAL"

@@ -1,7 +1,6 @@
 //! Replaces the slot by a copy of an anchor, so that every later row is published again.
 
 use pgoutput_parser::Lsn;
-use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
     AdminError, Again, Reset, SlotOperation, begin_reset, read_operation, replay_to_be_published,
@@ -14,15 +13,12 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{SqlClient, quote_identifier};
 use walrelay_pg_replication::{Failover, SlotError, SlotState, read_server_identity, read_slot};
 
-use super::operator::{AdminSession, Change, Operator, Step};
+use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{
     Place, not_finished, position_of_time, refuse_other_shards, refuse_resharding,
     refuse_while_paused, reset_cancelled,
 };
 use super::protocol_error::ProtocolError;
-use super::skipped_rows::SkippedRows;
-use super::skipping::{agreed_rows, count_skipped_rows};
-use crate::lookahead::{MoveTarget, Question, look_ahead};
 
 /// The reset of a slot to an anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,21 +29,6 @@ pub struct ResetOrder {
     pub to: Option<Place>,
     /// The rows of dispatch state that are also published again.
     pub again: Again,
-    /// Whether rows may be skipped.
-    pub skipping: SkipConsent,
-    /// The number of rows that the operator has agreed to lose.
-    pub discard_rows: u64,
-    /// The names of the outbox columns.
-    pub columns: Box<ColumnNames>,
-}
-
-/// Whether rows may be skipped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SkipConsent {
-    /// Refuse to skip rows.
-    Refused,
-    /// The operator agreed to skip rows.
-    Agreed,
 }
 
 /// The result of a reset.
@@ -69,8 +50,8 @@ pub enum ResetResult {
 ///
 /// # Errors
 ///
-/// The anchor does not exist, it does not reach back to the target, rows would be skipped, or the
-/// server refuses. A relay also finishes a recorded reset.
+/// The anchor does not exist, it does not reach back to the target, the target is past what is
+/// settled, or the server refuses. A relay also finishes a recorded reset.
 pub async fn reset<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,
@@ -119,9 +100,7 @@ async fn begin<O: Operator>(
     let live = usable_slot(client, outbox, &anchor_slot).await?;
     let settled = settled(client, slot).await?;
     if target > settled {
-        let range = SkippedRange { anchor_slot: &anchor_slot, settled, target };
-        let skipped = rows_in(range, session, outbox, order).await?;
-        accept_skipped(range, session, order, skipped)?;
+        return Err(ProtocolError::TargetPastSettled { target, settled });
     }
     let bytes = settled.bytes_since(target);
     let change = async || Ok(Change::ResetSlot { slot: slot.clone(), to: target, bytes });
@@ -198,51 +177,4 @@ async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, ProtocolError> {
     take_relay_row(client, slot, &system, server.timeline).await?;
     let missing = || SlotError::SlotMissing { slot: slot.to_owned() };
     Ok(read_relay_row(client, slot).await?.ok_or_else(missing)?.settled_lsn)
-}
-
-/// The rows that a reset to a target after the settled position skips.
-#[derive(Debug, Clone, Copy)]
-struct SkippedRange<'a> {
-    /// The slot whose WAL has the rows.
-    anchor_slot: &'a str,
-    settled: Lsn,
-    target: Lsn,
-}
-
-/// Counts the rows between the settled position and the target.
-async fn rows_in<O: Operator>(
-    SkippedRange { anchor_slot, settled, target }: SkippedRange<'_>,
-    session: &AdminSession<'_, O>,
-    outbox: &Outbox,
-    order: &ResetOrder,
-) -> Result<SkippedRows, ProtocolError> {
-    let found = look_ahead(Question {
-        connect: session.connect,
-        slot: anchor_slot,
-        publication: &outbox.publication,
-        id: &order.columns.id,
-        from: settled,
-        reach: MoveTarget::Position(target),
-    });
-    count_skipped_rows(session.client, outbox, &order.columns, found.await?).await
-}
-
-/// Refuses to skip rows, unless the operator agreed to their number.
-fn accept_skipped<O: Operator>(
-    SkippedRange { settled, target, .. }: SkippedRange<'_>,
-    session: &AdminSession<'_, O>,
-    order: &ResetOrder,
-    skipped: SkippedRows,
-) -> Result<(), ProtocolError> {
-    match order.skipping {
-        SkipConsent::Agreed => {
-            let skipped = agreed_rows(skipped, order.discard_rows)?;
-            tracing::warn!(%target, "rows before the target are skipped");
-            session.report(&Step::RowsSkipped(skipped))
-        }
-        SkipConsent::Refused => {
-            let skipped = Box::new(skipped);
-            Err(ProtocolError::TargetPastSettled { target, settled, skipped })
-        }
-    }
 }

@@ -32,7 +32,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
              delete the record with --discard-rows {rows}"
         ),
         E::SkippedRowsDiffer { skipped, .. } => skipped_rows(skipped),
-        E::TargetPastSettled { skipped, .. } => target_past_settled(skipped.inserts),
+        E::TargetPastSettled { .. } => "name an earlier place, or none".to_owned(),
         E::SlotUnrecorded { .. }
         | E::TimeUnknown { .. }
         | E::ResetCancelled { .. }
@@ -142,14 +142,6 @@ const fn reshard(refusal: ReshardingRefusal) -> &'static str {
             "finish it with its new number; before the switch, the old number cancels it"
         }
     }
-}
-
-fn target_past_settled(rows: u64) -> String {
-    let discard = match rows {
-        0 => String::new(),
-        _ => format!(" --discard-rows {rows}"),
-    };
-    format!("name an earlier place, or none; to accept what is skipped: --skip-events{discard}")
 }
 
 fn skipped_rows(skipped: &SkippedRows) -> String {

@@ -55,7 +55,7 @@ const fn option_of(used_by: ColumnUse) -> &'static str {
 
 /// Returns the commands that pass a row that the server cannot send.
 pub(crate) fn pass_unsendable(position: &str) -> String {
-    let command = format!("walrelay slot advance --to-lsn {position} --skip-events");
+    let command = format!("walrelay slot advance --to-lsn {position}");
     format!(
         "{command} names the rows that it skips; then run it again with --discard-rows N --yes and their number N"
     )

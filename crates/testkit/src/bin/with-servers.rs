@@ -30,9 +30,10 @@ const TEST_THREADS_VARIABLE: &str = "NEXTEST_TEST_THREADS";
 /// The number of servers of the default version without that variable.
 const SERVERS_DEFAULT: usize = 2;
 
-/// Settings of servers that the tests share. Databases stay until their server ends, and autovacuum
-/// would visit each of them all the time.
-const SETTINGS: [(&str, &str); 1] = [("autovacuum_naptime", "1d")];
+/// Settings of servers that the tests share. Autovacuum would visit each database all the time. The
+/// servers may be in memory.
+const SETTINGS: [(&str, &str); 3] =
+    [("autovacuum_naptime", "1d"), ("max_wal_size", "128MB"), ("min_wal_size", "64MB")];
 
 fn main() -> ExitCode {
     let mut words = env::args_os().skip(1);

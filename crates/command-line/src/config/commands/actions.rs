@@ -1,6 +1,6 @@
 //! The arguments of `slot`.
 
-use walrelay_outbox_admin::protocols::{Place, ResetOrder, SkipConsent};
+use walrelay_outbox_admin::protocols::{Place, ResetOrder};
 use walrelay_outbox_replay::Again;
 use walrelay_relay::settings::Until;
 
@@ -18,11 +18,6 @@ impl ConfigBuilder<'_> {
                 (args.database, args.change.options(), drop)
             }
             SlotActionArgs::Advance(args) => {
-                if !args.skip_events {
-                    let allowed =
-                        "not given; the rows of that transaction are then never published";
-                    self.wrong_or_missing("skip-events", allowed);
-                }
                 let columns = Box::new(self.definition.columns.clone());
                 let order =
                     AdvanceOrder { to: args.to_lsn, discard_rows: args.discard_rows, columns };
@@ -36,12 +31,6 @@ impl ConfigBuilder<'_> {
                         true => Again::PublishedAndDead,
                         false => Again::Published,
                     },
-                    skipping: match args.skip_events {
-                        true => SkipConsent::Agreed,
-                        false => SkipConsent::Refused,
-                    },
-                    discard_rows: args.discard_rows,
-                    columns: Box::new(self.definition.columns.clone()),
                 };
                 (args.database, args.change.options(), SlotAction::Reset(order))
             }
