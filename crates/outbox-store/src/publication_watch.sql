@@ -1,4 +1,4 @@
--- name: look
+-- part: look
 SELECT wanted.schema || '.' || wanted.name AS name, format('%I.%I', wanted.schema, wanted.name) AS quoted,
        p.oid IS NOT NULL AS has_publication, c.oid IS NOT NULL AS has_table,
        r.oid IS NOT NULL AS has_entry, coalesce(p.pubinsert, false) AS publishes_inserts,

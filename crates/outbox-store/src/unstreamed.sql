@@ -1,4 +1,4 @@
--- name: unstreamed
+-- part: unstreamed
 ARRAY(WITH RECURSIVE below(oid) AS (
         SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i WHERE i.inhparent = c.oid
          UNION
