@@ -295,6 +295,31 @@ async fn a_recovery_of_several_tables_does_not_forget_one() {
 }
 
 #[tokio::test]
+async fn a_recovery_publishes_a_row_whose_id_is_recorded_for_a_row_of_another_table() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
+    world.succeed(["init", "--outbox-table", "public.app_outbox,public.second_outbox"]).await;
+    let insert = async |table: &str, key: &str| {
+        world
+            .execute(&format!(
+                "INSERT INTO {table} (id, aggregatetype, aggregateid, event_type, version, payload)
+                 VALUES ('6f1c0000-0000-4000-8000-000000000001', 'video', '{key}', 'made', 1, '{{}}')"
+            ))
+            .await;
+    };
+    world.pubsub.fault("key=poison,reject=INVALID_ARGUMENT");
+    insert("app_outbox", "poison").await;
+    world.catch_up().await;
+    assert_eq!(world.dispatch_count("dead").await, 1);
+    world.pubsub.heal();
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    insert("second_outbox", "healthy").await;
+    world.succeed(["slot", "recover", "--yes"]).await;
+    world.catch_up().await;
+    assert!(world.pubsub.stored().iter().any(|it| it.key == "healthy"));
+}
+
+#[tokio::test]
 async fn a_copy_of_the_database_does_not_take_the_slot_of_the_original() {
     let Some(original) = published_world().await else { return };
     let Some(copy) = published_world().await else { return };

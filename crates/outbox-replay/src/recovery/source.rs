@@ -67,7 +67,7 @@ impl<'a> TableSource<'a> {
             let from = place.as_ref().filter(|_| number == first);
             gap.scope.from = from.map(|at| at.row.clone());
             let rows = gap.count(client, table).await?;
-            let known = gap.recorded(client, (table, slot)).await?;
+            let known = gap.recorded(client, (table, slot), &self.tables).await?;
             tracing::info!(table = %table.name, rows, recorded = known.len(), "rows that may not have been settled");
             recorded.extend(known.into_iter().map(|(n, event_id)| {
                 let position =

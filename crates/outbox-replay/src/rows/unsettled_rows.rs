@@ -266,6 +266,9 @@ impl UnsettledRows {
 
     /// Returns the numbers (from 0) and ids of the rows that dispatch state has. They are settled.
     ///
+    /// Dispatch state does not name the table of a row. An id that is also in another table of the
+    /// outbox may be of either, so its rows are left out: published twice rather than never.
+    ///
     /// # Errors
     ///
     /// The role may not read the table, the server refused the statement, or the connection ended.
@@ -273,14 +276,22 @@ impl UnsettledRows {
         &self,
         client: &Client,
         (table, slot): (&SourceTable, &str),
+        all: &[SourceTable],
     ) -> Result<Vec<(u32, String)>, AdminError> {
         let id = format!("{} AS id", table.event_id());
+        let others = all.iter().filter(|it| it.name != table.name);
+        let is_unique: String = others
+            .map(|it| {
+                let (name, id) = (&it.name, it.event_id());
+                format!(" AND NOT EXISTS (SELECT FROM {name} AS t WHERE {id} = numbered.id)")
+            })
+            .collect();
         // spliced: the query of the rows.
         let sql = format!(
             "SELECT n, numbered.id FROM (SELECT (row_number() OVER () - 1)::int8 AS n, rows.id
                               FROM ({}) AS rows) AS numbered
               WHERE EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch d
-                             WHERE d.slot = $1 AND d.event_id = numbered.id)
+                             WHERE d.slot = $1 AND d.event_id = numbered.id){is_unique}
               ORDER BY n",
             self.query(table, &id)?
         );
