@@ -404,6 +404,7 @@ pub(crate) struct ConsumerOptions {
     /// With --until-caught-up, how long nothing has come before the consumer stops; 100ms to 1d
     ///
     /// Longer than the leases of other instances: what a killed one held is redelivered after 20 s.
+    /// To one that is frozen but connected it may be redelivered again, every 20 s: end that one first.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration("100ms", "1d"))]
     pub quiet_for: Duration,
     #[command(flatten)]

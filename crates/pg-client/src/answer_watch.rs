@@ -23,19 +23,26 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The type of ReadyForQuery, the last message of an answer.
-const READY_FOR_QUERY: u8 = b'Z';
+const READY_FOR_QUERY: &[u8] = b"Z";
+
+/// The types of the messages that the server answers with ReadyForQuery: Query and Sync.
+const ASKING: &[u8] = b"QS";
 
 /// The traffic of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Traffic {
-    /// The last time at which bytes were written or read, while an answer is due.
-    awaited_since: Option<Instant>,
+    /// Answers that are due. Closing a statement is a question of its own, whose answer comes while
+    /// that of the next statement is due.
+    due: usize,
+    /// The last time at which bytes were written or read.
+    last: Instant,
     /// Whether the last read found nothing. Otherwise we do not read, and the silence is ours.
     is_reading: bool,
-    messages: Messages,
+    written: Messages,
+    read: Messages,
 }
 
-/// Follows the messages of the server: one byte of type, four of length, and the rest.
+/// Follows the messages of one direction: one byte of type, four of length, and the rest.
 #[derive(Debug, Default)]
 struct Messages {
     header: [u8; 5],
@@ -45,9 +52,14 @@ struct Messages {
 }
 
 impl Messages {
-    /// Takes the next bytes. Returns whether a message of this type begins in them.
-    fn take(&mut self, mut bytes: &[u8], wanted: u8) -> bool {
-        let mut is_there = false;
+    /// The messages of a client. The first one has no type.
+    fn of_client() -> Self {
+        Self { header_len: 1, ..Self::default() }
+    }
+
+    /// Takes the next bytes. Returns how many messages of these types begin in them.
+    fn take(&mut self, mut bytes: &[u8], wanted: &[u8]) -> usize {
+        let mut found = 0;
         while !bytes.is_empty() {
             let skipped = self.rest.min(bytes.len());
             bytes = &bytes[skipped..];
@@ -58,30 +70,35 @@ impl Messages {
             bytes = &bytes[taken..];
             let [tag, length @ ..] = self.header;
             if self.header_len == self.header.len() {
-                is_there |= tag == wanted;
+                found += usize::from(wanted.contains(&tag));
                 self.header_len = 0;
                 self.rest = (u32::from_be_bytes(length) as usize).saturating_sub(length.len());
             }
         }
-        is_there
+        found
     }
 }
 
 impl Traffic {
-    fn wrote(&mut self) {
-        self.awaited_since = Some(Instant::now());
+    /// A connection that is about to start, whose start is answered.
+    fn new() -> Self {
+        let (written, read) = (Messages::of_client(), Messages::default());
+        Self { due: 1, last: Instant::now(), is_reading: false, written, read }
+    }
+
+    fn wrote(&mut self, bytes: &[u8]) {
+        self.due += self.written.take(bytes, ASKING);
+        self.last = Instant::now();
     }
 
     fn read(&mut self, bytes: &[u8]) {
         self.is_reading = false;
-        let is_answered = self.messages.take(bytes, READY_FOR_QUERY);
-        if self.awaited_since.is_some() {
-            self.awaited_since = (!is_answered).then(Instant::now);
-        }
+        self.due = self.due.saturating_sub(self.read.take(bytes, READY_FOR_QUERY));
+        self.last = Instant::now();
     }
 
     fn silent_since(&self) -> Option<Instant> {
-        self.awaited_since.filter(|_| self.is_reading)
+        (self.due > 0 && self.is_reading).then_some(self.last)
     }
 }
 
@@ -92,7 +109,7 @@ pub(crate) struct AnswerWatch(Arc<Mutex<Traffic>>);
 impl AnswerWatch {
     /// Wraps a stream whose traffic the returned watch sees.
     pub(crate) fn over(stream: Stream) -> (WatchedStream, Self) {
-        let watch = Self(Arc::new(Mutex::new(Traffic::default())));
+        let watch = Self(Arc::new(Mutex::new(Traffic::new())));
         (WatchedStream { stream, watch: watch.clone() }, watch)
     }
 
@@ -161,8 +178,8 @@ impl AsyncWrite for WatchedStream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
-        if matches!(polled, Poll::Ready(Ok(1..))) {
-            this.watch.change(Traffic::wrote);
+        if let Poll::Ready(Ok(written @ 1..)) = polled {
+            this.watch.change(|traffic| traffic.wrote(&buf[..written]));
         }
         polled
     }
@@ -180,36 +197,62 @@ impl AsyncWrite for WatchedStream {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn only_a_missing_answer_that_somebody_reads_for_is_silence() {
-        let mut traffic = Traffic { is_reading: true, ..Traffic::default() };
+    const SYNC: &[u8] = b"S\0\0\0\x04";
+    const READY: &[u8] = b"Z\0\0\0\x05I";
+
+    /// A session that was started, and reads.
+    fn started() -> Traffic {
+        let mut traffic = Traffic::new();
+        traffic.wrote(b"\0\0\0\x0dQSQSQ\0\0\0\0");
+        read(&mut traffic, b"R\0\0\0\x08\0\0\0\0");
+        assert!(traffic.silent_since().is_some(), "the start is not complete");
+        read(&mut traffic, READY);
         assert_eq!(traffic.silent_since(), None, "nothing was asked");
-        traffic.wrote();
-        assert!(traffic.silent_since().is_some());
-        traffic.read(b"T\0\0\0\x05xD\0");
+        traffic
+    }
+
+    fn read(traffic: &mut Traffic, bytes: &[u8]) {
+        traffic.read(bytes);
         assert_eq!(traffic.silent_since(), None, "it was just read, and not asked for more");
         traffic.is_reading = true;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_missing_answer_that_somebody_reads_for_is_silence() {
+        let mut traffic = started();
+        traffic.wrote(b"Q\0\0\0\x06S\0");
+        assert!(traffic.silent_since().is_some());
+        read(&mut traffic, b"T\0\0\0\x05xD\0");
         assert!(traffic.silent_since().is_some(), "the rest of the answer is missing");
-        traffic.read(b"\0\0\x04Z\0\0");
-        traffic.read(b"\0\x05I");
-        traffic.is_reading = true;
+        read(&mut traffic, b"\0\0\x04Z\0\0");
+        read(&mut traffic, b"\0\x05I");
         assert_eq!(traffic.silent_since(), None);
-        traffic.read(b"A\0\0\0\x08note");
-        traffic.is_reading = true;
+        read(&mut traffic, b"A\0\0\0\x08note");
         assert_eq!(traffic.silent_since(), None, "a notification is no answer");
+        traffic.wrote(b"X\0\0\0\x04");
+        assert_eq!(traffic.silent_since(), None, "an end has no answer");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_complete_although_a_notification_follows_in_the_same_packet() {
-        let mut traffic = Traffic::default();
-        traffic.wrote();
-        traffic.read(b"C\0\0\0\x05\0Z\0\0\0\x05IA\0\0\0\x08Z\0\0");
-        traffic.read(b"\0");
-        traffic.is_reading = true;
+        let mut traffic = started();
+        traffic.wrote(SYNC);
+        read(&mut traffic, b"C\0\0\0\x05\0Z\0\0\0\x05IA\0\0\0\x08Z\0\0");
+        read(&mut traffic, b"\0");
         assert_eq!(traffic.silent_since(), None);
-        traffic.wrote();
-        traffic.read(b"D\0\0\0\x0aZ\0\0\0\x05I");
-        traffic.is_reading = true;
+        traffic.wrote(SYNC);
+        read(&mut traffic, b"D\0\0\0\x0aZ\0\0\0\x05I");
         assert!(traffic.silent_since().is_some(), "a value that looks like the end is none");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_to_a_closed_statement_is_not_that_of_the_next_one() {
+        let mut traffic = started();
+        traffic.wrote(&[b"C\0\0\0\x06S\0", SYNC].concat());
+        traffic.wrote(b"Q\0\0\0\x05\0");
+        read(&mut traffic, &[b"3\0\0\0\x04", READY].concat());
+        assert!(traffic.silent_since().is_some());
+        read(&mut traffic, READY);
+        assert_eq!(traffic.silent_since(), None);
     }
 }

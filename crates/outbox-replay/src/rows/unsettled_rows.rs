@@ -282,8 +282,8 @@ impl UnsettledRows {
         let others = all.iter().filter(|it| it.name != table.name);
         let is_unique: String = others
             .map(|it| {
-                let (name, id) = (&it.name, it.event_id());
-                format!(" AND NOT EXISTS (SELECT FROM {name} AS t WHERE {id} = numbered.id)")
+                let (name, event_id) = (&it.name, it.event_id());
+                format!(" AND NOT EXISTS (SELECT FROM {name} AS t WHERE {event_id} = numbered.id)")
             })
             .collect();
         // spliced: the query of the rows.
