@@ -115,7 +115,7 @@ async fn a_dead_row_stops_the_rebuild_and_a_cured_one_is_rebuilt_as_it_was_publi
     assert_eq!(read_model(&world).await, before);
     // A discarded row is left out without the option.
     world.succeed(["dispatch", "discard", "--yes", other, "--reason", "never sent"]).await;
-    let told = world.succeed(INTO).await;
-    assert!(told.contains("21 row(s)"), "{told}");
+    let again = world.succeed(INTO).await;
+    assert!(again.contains("21 row(s)"), "{again}");
     assert_eq!(read_model(&world).await, before);
 }
