@@ -7,9 +7,7 @@ use walrelay_errors::{BoxedError, Code, Coded};
 use walrelay_inbox::{ForeignKeyConflict, InboxError, RebuildHolder, UnfinishedRebuild};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
-use walrelay_outbox_store::StoreError;
 use walrelay_pg_client::{PgError, SqlError};
-use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::rfc3339;
@@ -192,16 +190,11 @@ fn in_words(duration: Duration) -> String {
     }
 }
 
-macro_rules! from_admin {
-    ($($error:ty),*) => {$(
-        impl From<$error> for RebuildError {
-            fn from(error: $error) -> Self {
-                Self::Admin(AdminError::from(error))
-            }
-        }
-    )*};
+impl From<SqlError> for RebuildError {
+    fn from(error: SqlError) -> Self {
+        Self::Admin(AdminError::from(error))
+    }
 }
-from_admin!(SqlError, SlotError, StoreError);
 
 impl Coded for RebuildError {
     fn code(&self) -> Code {
