@@ -26,7 +26,7 @@ BEGIN
     paused       boolean     NOT NULL DEFAULT false, -- nothing is applied meanwhile
     pruned_before timestamptz,                       -- finished events received earlier were deleted
     rebuilding   int,                                -- the generation that an unfinished rebuild fills
-    rebuilding_in text,                              -- in this schema, beside the tables; null: in the tables in use
+    rebuilding_in text,                              -- in this schema, beside the tables in use
     rebuilding_files text[],                         -- the identities of the schema's tables and of their files
     rebuilding_since timestamptz,                    -- when it began
     updated_at   timestamptz NOT NULL DEFAULT now()

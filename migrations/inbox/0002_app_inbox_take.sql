@@ -51,7 +51,7 @@ BEGIN
     END IF;
     -- A rebuild into another schema fills the next generation while the current generation is in
     -- use.
-    IF generation = current.rebuilding AND current.rebuilding_in IS NOT NULL THEN
+    IF generation = current.rebuilding THEN
       RETURN generation;
     END IF;
     IF current.generation <> generation THEN

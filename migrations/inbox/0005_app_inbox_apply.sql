@@ -192,7 +192,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || consumer, 0));
     -- A rebuild already fills the next generation, so both rebuilds would share the generation.
     IF EXISTS (SELECT FROM public.app_inbox_consumer AS c
-                WHERE c.consumer = consumer AND c.rebuilding_in IS NOT NULL) THEN
+                WHERE c.consumer = consumer AND c.rebuilding IS NOT NULL) THEN
       RAISE EXCEPTION 'consumer % is being rebuilt in another schema', quote_literal(consumer)
         USING ERRCODE = 'WR007', HINT = format('Finish it with the same "walrelay consumer rebuild %1$s --into SCHEMA", '
           'or cancel it with "walrelay consumer rebuild %1$s --cancel".', consumer);

@@ -42,7 +42,6 @@ mod publication;
 mod publication_gaps;
 mod pull_streams;
 mod rebuild;
-mod rebuild_from_outbox;
 mod rebuild_into_schema;
 mod rebuild_keys;
 mod rebuild_scope;

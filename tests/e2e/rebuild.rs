@@ -322,7 +322,7 @@ async fn events_out_of_reach_of_a_rebuild_are_reported_before_it_begins() {
 
     let neither = world.run(["consumer", "rebuild", CONSUMER]).await;
     assert_eq!(neither.code, Some(2), "{}", neither.text);
-    for option in ["--from-time <TIME>", "--from-outbox <TOPIC>"] {
+    for option in ["--from-time <TIME>", "--into <SCHEMA>"] {
         assert!(neither.text.contains(option), "{}", neither.text);
     }
 
@@ -339,7 +339,7 @@ async fn events_out_of_reach_of_a_rebuild_are_reported_before_it_begins() {
         "messages published from ",
         "Earlier messages are not",
         "`walrelay audit`",
-        "--from-outbox TOPIC",
+        "--into SCHEMA",
         "generation 1 has 40 event(s) that occurred before that",
     ] {
         assert!(told.contains(part), "{part:?} is missing in {told}");

@@ -148,6 +148,11 @@ async fn a_rebuild_beside_that_is_killed_leaves_the_read_model_in_use_and_is_con
         assert_eq!(generation(&world).await, 1 + i64::from(is_over), "{place}");
         let status = world.succeed(["consumer", "status", CONSUMER]).await;
         assert_eq!(status.contains("or cancel it"), !is_over, "{place}: {status}");
+        for command in ["check", "status"] {
+            let told = world.run([command]).await.text;
+            assert_eq!(told.contains("a part of generation 2"), !is_over, "{place}: {told}");
+        }
+        consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
         // Later events need no manual step.
         world.insert_events(5, 50).await;
         world.catch_up().await;

@@ -8,6 +8,8 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Finished;
 use walrelay_tests::{CONSUMER, InboxDatabase};
 
+use crate::rebuild_into_schema::{INTO, PLAIN};
+
 /// A database role for one test.
 struct Role<'a> {
     world: &'a InboxDatabase,
@@ -163,7 +165,6 @@ async fn every_outbox_table_counts_partitioned_ones_too() {
 async fn applied() -> Option<InboxDatabase> {
     let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
-    world.pubsub.create_topic("refill");
     world.insert_events(5, 18).await;
     world.catch_up().await;
     world.consume_all().await;
@@ -177,7 +178,8 @@ async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
     role.grant(&relay_grants(), "walrelay").await;
     role.grant(&page("A role for a consumer").remove(0), "walrelay_consumer").await;
     role.grant("GRANT SELECT, DELETE ON app_outbox TO walrelay", "walrelay").await;
-    let rebuild = ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--yes"];
+    world.execute(PLAIN).await;
+    role.grant("GRANT USAGE ON SCHEMA effect, fresh TO walrelay", "walrelay").await;
     for command in [
         &["audit", "--grace", "0s"][..],
         &["trace", "00000000-0000-4000-8000-000000000001"],
@@ -185,7 +187,7 @@ async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
         &["prune", "--yes", "--older-than", "30d"],
         &["replay", "start", "--yes", "--source", "table", "--to-topic", "again"],
         &["replay", "start", "--yes", "--source", "table", "--in-place", "--aggregate-id", "key-1"],
-        &rebuild,
+        &INTO,
     ] {
         role.assert_refused_as_hidden(command, &["hides the rows of public.app_outbox from role"])
             .await;

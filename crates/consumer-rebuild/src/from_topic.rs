@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
 use walrelay_inbox::InboxError;
-use walrelay_inbox::operator::admin::{self, Filling, NewGeneration};
+use walrelay_inbox::operator::admin::{self, NewGeneration};
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_pg_client::{SqlClient, backend_pid, connect_shared};
@@ -27,9 +27,9 @@ use walrelay_relay::failpoint;
 use crate::lock_retry::when_free;
 use crate::orders::ConsumerRebuild;
 use crate::rebuild_error::RebuildError;
-use crate::rebuild_step::{RebuildChange, RebuildNote, RebuildStep, SubscriptionStep, UnreadRows};
+use crate::rebuild_step::{RebuildChange, RebuildNote, RebuildStep, SubscriptionStep};
 use crate::session::{RebuildOperator, RebuildSession};
-use crate::subscription_names::{successor_name, usual};
+use crate::subscription_names::successor_name;
 
 /// Time until a seek has taken effect everywhere. A reader that pulls sooner receives new messages
 /// before old ones.
@@ -64,8 +64,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         since: SystemTime,
     ) -> Result<(), RebuildError> {
         self.report_reach(client, order, since).await?;
-        let unread = order.reset_sql.as_ref().map(|_| UnreadRows::Since(since));
-        if !self.agree(client, order, unread).await? {
+        if !self.agree(client, order, since).await? {
             return self.report(RebuildStep::NothingChanged);
         }
         let prepared = Box::pin(self.until_stopped(prepare(client, order, since)));
@@ -109,7 +108,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         failpoint::hit("rebuild-sought");
         let pid = backend_pid(client).await?;
         let reset = order.reset_sql.as_deref().unwrap_or_default();
-        let generation = NewGeneration { subscription: name, reset, filling: Filling::Nothing };
+        let generation = NewGeneration { subscription: name, reset };
         self.cancellable(pid, begin(client, &order.consumer, generation)).await.map(drop)
     }
 
@@ -153,23 +152,24 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
 
     /// Reports the edits, discards and rows that the rebuild loses. Asks for consent if events were
     /// edited or discarded, or if readers will miss rows. Returns false in a dry run.
-    pub(crate) async fn agree(
+    async fn agree(
         &self,
         client: &SqlClient,
         order: &ConsumerRebuild,
-        unread: Option<UnreadRows>,
+        since: SystemTime,
     ) -> Result<bool, RebuildError> {
         let decisions = self.report_decisions(client, &order.consumer).await?;
-        if let Some(unread) = unread {
-            self.report(RebuildStep::TablesEmptied(unread))?;
+        let is_emptied = order.reset_sql.is_some();
+        if is_emptied {
+            self.report(RebuildStep::TablesEmptied { since })?;
         }
         if self.operator.is_dry_run() {
             return Ok(false);
         }
         let consumer = order.consumer.clone();
-        let change = match (decisions, unread) {
-            (0, None) => return Ok(true),
-            (0, Some(_)) => RebuildChange::InPlace { consumer },
+        let change = match (decisions, is_emptied) {
+            (0, false) => return Ok(true),
+            (0, true) => RebuildChange::InPlace { consumer },
             (events, _) => RebuildChange::WithoutDecisions { consumer, events },
         };
         self.may_change(&change).await
@@ -192,7 +192,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     }
 
     /// Returns whether the transaction has committed. Its reply may have been lost.
-    pub(crate) async fn is_moved(&self, consumer: &str, new: &str) -> Result<bool, RebuildError> {
+    async fn is_moved(&self, consumer: &str, new: &str) -> Result<bool, RebuildError> {
         let client = connect_shared(self.connect).await?;
         let reads = admin::subscription(&client, consumer).await;
         client.close().await;
@@ -209,9 +209,7 @@ async fn prepare(
     let ConsumerRebuild { consumer, endpoint, .. } = order;
     let status = consumer_status(client, consumer).await?;
     let generation = i64::from(status.generation);
-    let reads = admin::subscription(client, consumer).await?;
-    // An unfinished refill reads a subscription of its own, so its suffix is removed.
-    let old = usual(&reads, generation).to_owned();
+    let old = admin::subscription(client, consumer).await?;
     let subscriber = Subscriber::connect(endpoint)?;
     let found = described(&subscriber, &old).await?;
     refuse_beyond(since, &found)?;
@@ -242,7 +240,7 @@ pub(crate) async fn described(
 }
 
 /// Runs the transaction, and retries while other sessions hold a lock. Returns the generation.
-pub(crate) async fn begin(
+async fn begin(
     client: &mut SqlClient,
     consumer: &str,
     new: NewGeneration<'_>,
@@ -292,7 +290,7 @@ fn refuse_other(found: Option<Subscription>, wanted: &Subscription) -> Result<()
 }
 
 /// Returns a copy of the old subscription under another name.
-pub(crate) fn successor(old: &Subscription, name: &str) -> Subscription {
+fn successor(old: &Subscription, name: &str) -> Subscription {
     Subscription {
         name: name.to_owned(),
         topic_message_retention_duration: None,

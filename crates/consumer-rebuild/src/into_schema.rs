@@ -13,7 +13,7 @@ use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{GenericClient, Transaction};
 use walrelay_core::Routed;
 use walrelay_envelope::Lsn;
-use walrelay_inbox::operator::admin::{self, registered};
+use walrelay_inbox::operator::admin::registered;
 use walrelay_inbox::{
     Event, GenerationDifference, InboxError, OutboxApplier, SideBySideRebuild, StagedTable,
     UnfinishedRebuild, conflicting_foreign_keys,
@@ -29,7 +29,6 @@ use crate::outbox_row_check::{self, RowsReader, RowsToApply, Wanted};
 use crate::rebuild_error::{RebuildError, TableMismatch};
 use crate::rebuild_step::{RebuildChange, RebuildStep};
 use crate::session::{RebuildOperator, RebuildSession};
-use crate::subscription_names::usual;
 
 impl<O: RebuildOperator> RebuildSession<'_, O> {
     /// Fills the schema and switches to it.
@@ -124,9 +123,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let files = place.files(&**client).await?;
         let with_rows = with_rows(client, place, tables).await?;
         match earlier {
-            Some(UnfinishedRebuild { generation, schema: Some(schema), .. })
-                if schema == place.schema =>
-            {
+            Some(UnfinishedRebuild { generation, schema, .. }) if schema == place.schema => {
                 let has_applied = place.last_position(client, generation).await? > 0;
                 let is_emptied = has_applied && with_rows.is_empty();
                 if !is_emptied && place.has_its_tables(&**client).await? {
@@ -195,7 +192,6 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         client: &mut SqlClient,
         consumer: &str,
     ) -> Result<(), RebuildError> {
-        let reads = admin::subscription(client, consumer).await?;
         let found = registered(client, Some(consumer)).await?.pop().and_then(|it| it.rebuild);
         let consumer = consumer.to_owned();
         let Some(rebuild) = found else {
@@ -206,12 +202,8 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         if !self.may_change(&change).await? {
             return Ok(());
         }
-        let subscription = usual(&reads, generation).to_owned();
-        walrelay_inbox::abandon(client, &consumer, &subscription).await?;
-        self.report(match rebuild.schema {
-            Some(schema) => RebuildStep::SchemaRebuildCancelled { schema },
-            None => RebuildStep::RefillCancelled { consumer, subscription },
-        })
+        walrelay_inbox::abandon(client, &consumer).await?;
+        self.report(RebuildStep::Cancelled { schema: rebuild.schema })
     }
 }
 
@@ -312,7 +304,7 @@ impl Filling<'_> {
     /// Returns a reader of the rows committed since the last pass, and the rows that are settled
     /// after this pass.
     async fn reader(&mut self) -> Result<(RowsReader, SettledRows), RebuildError> {
-        let client = connect_outbox(&self.rows.refill.settings.connect).await?;
+        let client = connect_outbox(&self.rows.order.connect).await?;
         // No commit begins at the next byte, so the rows of each pass are behind no row that is
         // still to be published.
         let next = Lsn::new(self.position.as_u64() + 1);

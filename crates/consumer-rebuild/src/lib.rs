@@ -4,14 +4,12 @@
 //! | Module | Source of the events |
 //! | --- | --- |
 //! | `from_topic` | the messages that the topic retains |
-//! | `from_outbox` | the rows of the outbox, published to a topic of their own |
 //! | `into_schema` | the rows of the outbox, applied to tables in another schema |
 //! | `single_keys` | the rows of some ordering keys, applied in one transaction |
 //!
 //! A protocol reports steps to the operator, asks before it changes anything, and names no command.
 
 mod event_batch;
-mod from_outbox;
 mod from_topic;
 mod into_schema;
 mod lock_retry;
@@ -25,6 +23,6 @@ mod subscription_names;
 
 pub use orders::{ConsumerRebuild, KeyRebuild, OutboxRows, SchemaRebuild};
 pub use rebuild_error::{RebuildError, TableMismatch};
-pub use rebuild_step::{RebuildChange, RebuildNote, RebuildStep, SubscriptionStep, UnreadRows};
+pub use rebuild_step::{RebuildChange, RebuildNote, RebuildStep, SubscriptionStep};
 pub use session::{RebuildOperator, RebuildSession};
 pub use subscription_names::succeeds;

@@ -1,9 +1,10 @@
 //! What an operator asks a rebuild to do.
 
+use walrelay_core::RouterConfig;
 use walrelay_outbox_replay::replay::DeadRows;
-use walrelay_pg_client::QualifiedName;
+use walrelay_outbox_store::Outbox;
+use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
-use walrelay_relay::settings::Settings;
 
 /// A rebuild of a consumer's read model by a new generation of the inbox.
 #[derive(Debug, Clone)]
@@ -19,13 +20,17 @@ pub struct ConsumerRebuild {
     pub endpoint: Endpoint,
 }
 
-/// All outbox rows, to be published to a topic of their own or applied without one.
+/// The outbox rows of a rebuild.
 #[derive(Debug, Clone)]
 pub struct OutboxRows {
-    /// The relay's settings, as far as a replay of the table uses them.
-    pub settings: Settings,
-    /// Full name of the topic.
-    pub topic: String,
+    /// Opens connections to the database of the outbox.
+    pub connect: ConnectConfig,
+    /// The outbox.
+    pub outbox: Outbox,
+    /// The routing of the relay.
+    pub router: RouterConfig,
+    /// Endpoint of Pub/Sub.
+    pub endpoint: Endpoint,
     /// Only these aggregate types. Empty means all.
     pub aggregate_types: Vec<String>,
     /// The treatment of rows that can never be published.

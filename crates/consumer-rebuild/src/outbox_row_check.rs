@@ -1,4 +1,4 @@
-//! Checks, before a rebuild from the outbox empties anything, that every row can be applied again
+//! Checks, before a rebuild from the outbox changes anything, that every row can be applied again
 //! as it was published.
 //!
 //! The outbox has the rows as producers wrote them, and dispatch state has the changes since. The
@@ -9,7 +9,6 @@ use walrelay_core::{EditedMessages, Routed};
 use walrelay_envelope::attribute::POSITION_NAMES;
 use walrelay_envelope::{Lsn, SubscriptionFilter};
 use walrelay_inbox::operator::admin;
-use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, EarlierEvents};
 use walrelay_outbox_admin::protocols::routes;
 use walrelay_outbox_replay::recovery::table_of_all_shards;
@@ -28,7 +27,6 @@ use crate::orders::OutboxRows;
 use crate::rebuild_error::RebuildError;
 use crate::rebuild_step::RebuildNote;
 use crate::session::{RebuildOperator, RebuildSession};
-use crate::subscription_names::usual;
 
 /// Most rows that an error names.
 const NAMED_MAX: usize = 20;
@@ -36,10 +34,10 @@ const NAMED_MAX: usize = 20;
 /// The rows of an outbox that a rebuild applies, as they were published.
 #[derive(Debug, Clone)]
 pub(crate) struct RowsToApply {
-    /// The checked configuration, with the messages that users have edited.
-    pub(crate) refill: OutboxRows,
+    /// The order. Its router has the consumer's topic, and the messages that users have edited.
+    pub(crate) order: OutboxRows,
     /// Rows that are not applied.
-    pub(crate) left_out: LeftOutRows,
+    left_out: LeftOutRows,
     /// Number of rows found.
     pub(crate) rows: u64,
     /// Rows whose attributes do not pass are not applied either.
@@ -52,7 +50,7 @@ pub(crate) struct Delivered {
     /// Full name of the topic.
     topic: String,
     /// `None` if the subscription delivers all messages of the topic.
-    pub(crate) filter: Option<SubscriptionFilter>,
+    filter: Option<SubscriptionFilter>,
 }
 
 /// A reader of the rows to apply.
@@ -107,10 +105,8 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         consumer: &str,
         order: &OutboxRows,
     ) -> Result<Delivered, RebuildError> {
-        let generation = consumer_status(client, consumer).await?.generation;
-        let reads = admin::subscription(client, consumer).await?;
-        let subscriber = Subscriber::connect(&order.settings.pubsub.publisher.endpoint)?;
-        let subscription = usual(&reads, generation.into()).to_owned();
+        let subscription = admin::subscription(client, consumer).await?;
+        let subscriber = Subscriber::connect(&order.endpoint)?;
         let found = described(&subscriber, &subscription).await?;
         let filter = SubscriptionFilter::parse(&found.filter);
         let filter = match filter {
@@ -155,7 +151,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         order: &OutboxRows,
         (wanted, delivered): (&Wanted, Delivered),
     ) -> Result<RowsToApply, RebuildError> {
-        let client = connect_outbox(&order.settings.connect).await?;
+        let client = connect_outbox(&order.connect).await?;
         let checked = Box::pin(check_with(&client, order, (wanted, delivered))).await;
         client.close().await;
         let (rows, problems) = checked?;
@@ -177,11 +173,12 @@ async fn check_with(
     let tables = ["app_outbox_dispatch", "app_outbox_relay"];
     let tables = tables.map(own_table);
     refuse_hidden_rows(client, &tables, TableAccess::Read).await?;
-    let slots = OutboxSlots::read(client, &order.settings.relay.outbox).await?;
-    let mut refill = order.clone();
-    refill.settings.relay.router.edited = EditedMessages::new(slots.edited(client).await?);
+    let slots = OutboxSlots::read(client, &order.outbox).await?;
     let Delivered { topic, filter } = delivered;
-    let topic = TopicRows::new(topic, &order.settings.relay.router);
+    let mut edited = order.clone();
+    edited.router.edited = EditedMessages::new(slots.edited(client).await?);
+    edited.router.topic = routes::template(&topic)?;
+    let topic = TopicRows::new(topic, &order.router);
     let mut problems = Problems::default();
     match order.dead_rows {
         DeadRows::Stop => problems.add_dead(client, order, wanted, (&topic, &slots)).await?,
@@ -190,7 +187,7 @@ async fn check_with(
     // Dead rows were counted above, or the operator has left them out.
     let statuses = vec![DispatchStatus::Discarded, DispatchStatus::Dead];
     let left_out = LeftOutRows { topic, slots, statuses };
-    let mut found = RowsToApply { refill, left_out, rows: 0, filter };
+    let mut found = RowsToApply { order: edited, left_out, rows: 0, filter };
     let reader = found.reader(client, now(client).await?, wanted).await?;
     let visit = async |routed: Routed| {
         match routed.fault {
@@ -200,9 +197,6 @@ async fn check_with(
         Ok(())
     };
     Box::pin(reader.each(Lsn::ZERO, visit)).await?;
-    // A row that is written from now on and can never be published is also dead for the relay, and
-    // reaches no consumer.
-    found.refill.dead_rows = DeadRows::LeaveOut;
     Ok((found, problems))
 }
 
@@ -214,18 +208,15 @@ impl RowsToApply {
         snapshot: String,
         wanted: &Wanted,
     ) -> Result<RowsReader, RebuildError> {
-        let Self { refill, left_out, filter, .. } = self;
-        let relay = &refill.settings.relay;
+        let Self { order, left_out, filter, .. } = self;
+        let OutboxRows { connect, outbox, router, .. } = order;
         let mut tables = Vec::new();
-        for name in &relay.outbox.tables {
-            let of_outbox = (&relay.outbox, name);
-            let found = table_of_all_shards(client, of_outbox, &relay.router.columns).await?;
+        for name in &outbox.tables {
+            let found = table_of_all_shards(client, (outbox, name), &router.columns).await?;
             tables.push(left_out.of(found));
         }
-        let mut router = relay.router.clone();
-        router.topic = routes::template(&refill.topic)?;
-        let rows = (unsettled(refill, snapshot, wanted), tables);
-        let rows = RoutedRows::connect(&refill.settings.connect, router, rows).await?;
+        let rows = (unsettled(order, snapshot, wanted), tables);
+        let rows = RoutedRows::connect(connect, router.clone(), rows).await?;
         Ok(RowsReader { rows, filter: filter.clone() })
     }
 
@@ -247,8 +238,8 @@ impl RowsToApply {
     }
 }
 
-fn unsettled(refill: &OutboxRows, snapshot: String, wanted: &Wanted) -> UnsettledRows {
-    let aggregate_types = refill.aggregate_types.clone();
+fn unsettled(order: &OutboxRows, snapshot: String, wanted: &Wanted) -> UnsettledRows {
+    let aggregate_types = order.aggregate_types.clone();
     let Wanted { scope, settled } = wanted.clone();
     UnsettledRows { snapshot, settled, scope: Scope { aggregate_types, ..scope } }
 }
@@ -285,10 +276,9 @@ impl Problems {
         wanted: &Wanted,
         (topic, slots): (&TopicRows, &OutboxSlots),
     ) -> Result<(), RebuildError> {
-        let relay = &order.settings.relay;
-        for name in &relay.outbox.tables {
-            let of_outbox = (&relay.outbox, name);
-            let found = table_of_all_shards(client, of_outbox, &relay.router.columns).await?;
+        let OutboxRows { outbox, router, .. } = order;
+        for name in &outbox.tables {
+            let found = table_of_all_shards(client, (outbox, name), &router.columns).await?;
             let having = slots.having(&found, &[DispatchStatus::Dead]);
             let condition = format!("{} AND {having}", topic.filter(&found));
             let dead = found.with_condition(&condition);

@@ -7,10 +7,7 @@ use walrelay_errors::{BoxedError, Code, Coded};
 use walrelay_inbox::{ForeignKeyConflict, InboxError, RebuildHolder, UnfinishedRebuild};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
-use walrelay_outbox_replay::replay::ReplayError;
-use walrelay_outbox_store::StoreError;
 use walrelay_pg_client::{PgError, SqlError};
-use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::rfc3339;
@@ -37,9 +34,6 @@ pub enum RebuildError {
     /// Pub/Sub refused, or cannot be reached.
     #[error(transparent)]
     PubSub(#[from] PubsubError),
-    /// The rows cannot be published.
-    #[error(transparent)]
-    Replay(Box<ReplayError>),
     /// The operator did not agree, or cannot be asked.
     #[error(transparent)]
     Operator(BoxedError),
@@ -53,11 +47,6 @@ pub enum RebuildError {
     /// The subscription does not deliver the same messages in the same order.
     #[error("subscription {subscription} exists, and its topic, filter or ordering is another one")]
     SubscriptionDiffers { subscription: String },
-    /// The topic of a refill has no filter.
-    #[error(
-        "the subscription of consumer {consumer:?} has a filter, and a topic with rows of the outbox has none"
-    )]
-    SubscriptionFiltered { consumer: String },
     /// It is unknown which rows pass the filter.
     #[error("subscription {subscription}: its filter cannot be read")]
     FilterUnreadable { subscription: String, source: ParseFilterError },
@@ -81,24 +70,12 @@ pub enum RebuildError {
     /// A seek to the future would skip messages.
     #[error("{} is in the future", rfc3339(*since))]
     TimeInFuture { since: SystemTime },
-    /// The instances of the consumer apply the rows.
-    #[error("consumer {consumer:?} is paused")]
-    ConsumerPaused { consumer: String },
-    /// Another operator has moved the consumer.
-    #[error("consumer {consumer:?} does not read {subscription} any more")]
-    SubscriptionMoved { consumer: String, subscription: String },
-    /// Another rebuild has begun.
-    #[error("another generation of consumer {consumer:?} has started meanwhile")]
-    AnotherGeneration { consumer: String },
     /// Another process works on a rebuild of the consumer.
     #[error("another process rebuilds consumer {consumer:?}{}", holder.map(process).unwrap_or_default())]
     RebuildRunning { consumer: String, holder: Option<RebuildHolder> },
     /// Another rebuild of the consumer must end first.
     #[error("{}", rebuild.report())]
     RebuildUnfinished { consumer: String, rebuild: UnfinishedRebuild },
-    /// The database is probably that of the consumer.
-    #[error("the database has no outbox with rows to apply again")]
-    OutboxEmpty,
     /// Some rows are dead, or can never be published.
     #[error("{rows} row(s) of the outbox cannot be applied again; nothing has changed. {}", named.join("; "))]
     RowsUnusable { rows: u64, named: Vec<String> },
@@ -213,22 +190,11 @@ fn in_words(duration: Duration) -> String {
     }
 }
 
-impl From<ReplayError> for RebuildError {
-    fn from(error: ReplayError) -> Self {
-        Self::Replay(Box::new(error))
+impl From<SqlError> for RebuildError {
+    fn from(error: SqlError) -> Self {
+        Self::Admin(AdminError::from(error))
     }
 }
-
-macro_rules! from_admin {
-    ($($error:ty),*) => {$(
-        impl From<$error> for RebuildError {
-            fn from(error: $error) -> Self {
-                Self::Admin(AdminError::from(error))
-            }
-        }
-    )*};
-}
-from_admin!(SqlError, SlotError, StoreError);
 
 impl Coded for RebuildError {
     fn code(&self) -> Code {
@@ -239,25 +205,20 @@ impl Coded for RebuildError {
             Self::Relay(error) => error.code(),
             Self::Postgres(error) => error.code(),
             Self::PubSub(error) => error.code(),
-            Self::Replay(error) => error.code(),
             Self::Operator(error) => error.code(),
             Self::Interrupted => Code::Interrupted,
             Self::TimeInFuture { .. } => Code::ArgumentInvalid,
             Self::SubscriptionInUse { .. } | Self::SubscriptionDiffers { .. } => {
                 Code::RebuildSubscriptionUnsuitable
             }
-            Self::SubscriptionFiltered { .. }
-            | Self::FilterUnreadable { .. }
-            | Self::FilterOnPosition { .. } => Code::RebuildSubscriptionFiltered,
+            Self::FilterUnreadable { .. } | Self::FilterOnPosition { .. } => {
+                Code::RebuildSubscriptionFiltered
+            }
             Self::TopicRetainsNothing { .. } | Self::TopicRetainsLess { .. } => {
                 Code::RebuildBeyondRetention
             }
-            Self::ConsumerPaused { .. } => Code::RebuildConsumerPaused,
-            Self::SubscriptionMoved { .. }
-            | Self::AnotherGeneration { .. }
-            | Self::RebuildRunning { .. }
-            | Self::RebuildUnfinished { .. } => Code::RebuildConflict,
-            Self::OutboxEmpty | Self::TopicWithoutRows { .. } => Code::OutboxEmpty,
+            Self::RebuildRunning { .. } | Self::RebuildUnfinished { .. } => Code::RebuildConflict,
+            Self::TopicWithoutRows { .. } => Code::OutboxEmpty,
             Self::RowsUnusable { .. } => Code::RebuildRowsUnusable,
             Self::SchemaEmpty { .. }
             | Self::TableUnsuitable { .. }

@@ -16,8 +16,9 @@ pub enum RebuildStep {
     ReachesBackTo(SystemTime),
     /// The next generation takes over none of these decisions.
     DecisionsForgotten { decided: OperatorDecisions, generation: i32 },
-    /// The tables are emptied first, and readers miss rows meanwhile.
-    TablesEmptied(UnreadRows),
+    /// The tables are emptied first. Readers miss the events since this time meanwhile, and the
+    /// effects of older events are gone.
+    TablesEmptied { since: SystemTime },
     /// The operator did not agree, or this is a dry run.
     NothingChanged,
     /// A dry run found these rows.
@@ -35,27 +36,17 @@ pub enum RebuildStep {
     /// There is nothing to cancel.
     NoRebuild { consumer: String },
     /// The rebuild in the schema is cancelled.
-    SchemaRebuildCancelled { schema: String },
-    /// The refill is cancelled, and the consumer reads its usual subscription.
-    RefillCancelled { consumer: String, subscription: String },
+    Cancelled { schema: String },
 }
 
 /// A fact that is no result. Most of them need attention.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum RebuildNote {
-    /// The number of rows that will be published.
-    PublishesRows { rows: u64 },
     /// These events are out of reach, and a reset removes their effects.
     EventsOutOfReach { earlier: EarlierEvents, generation: i32 },
     /// The transaction has committed, although its reply was lost.
     ReplyLost,
-    /// The replay of a failed refill could not be cancelled.
-    ReplayLeft { id: String, error: String },
-    /// No instance of the consumer seems to run.
-    NothingApplied { count: u64, rows: u64 },
-    /// The refill ended early. The consumer reads its subscription until the next attempt.
-    RefillInterrupted { consumer: String, subscription: String },
     /// These rows can never be published, and are left out.
     RowsLeftOut { rows: u64, named: Vec<String> },
 }
@@ -74,14 +65,6 @@ pub enum SubscriptionStep {
     ConsumerPaused { consumer: String },
     /// Running instances read the new subscription soon.
     InstancesFollow { consumer: String, old: String },
-    /// A dry run found these rows.
-    WouldPublish { rows: u64, topic: String },
-    /// The new generation reads the subscription of the refill.
-    BegunFromOutbox { generation: i32, subscription: String },
-    /// The rows are in the topic of the refill.
-    RowsPublished { rows: u64, topic: String, left_out: u64 },
-    /// Every row is in the inbox, and instances read the usual subscription again.
-    RowsInInbox { consumer: String, unfinished: i64, usual: String, refill: String },
 }
 
 impl From<RebuildNote> for RebuildStep {
@@ -94,15 +77,6 @@ impl From<SubscriptionStep> for RebuildStep {
     fn from(step: SubscriptionStep) -> Self {
         Self::Subscription(step)
     }
-}
-
-/// The rows that readers of emptied tables miss until they are applied again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnreadRows {
-    /// The events since a time. Older events are gone.
-    Since(SystemTime),
-    /// This number of outbox rows.
-    Rows(u64),
 }
 
 /// A change of a rebuild that needs the operator's consent.

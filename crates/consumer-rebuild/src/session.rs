@@ -3,7 +3,6 @@
 use std::fmt;
 
 use walrelay_outbox_replay::operator::{Consent, StepSink};
-use walrelay_outbox_replay::replay::ReplaySteps;
 use walrelay_pg_client::{ConnectConfig, run_cancellable};
 use walrelay_relay::shutdown::Shutdown;
 
@@ -21,8 +20,6 @@ pub struct RebuildSession<'a, O> {
     pub connect: &'a ConnectConfig,
     /// The operator.
     pub operator: &'a O,
-    /// Receives the steps of the replay that publishes rows.
-    pub replay_steps: &'a ReplaySteps<'a>,
     /// The request to stop.
     pub stop: &'a Shutdown,
 }

@@ -79,7 +79,7 @@ enum Losses {
 /// Returns the filter for rows of these keys. If the ordering key is the aggregate id, Postgres
 /// filters the rows. Otherwise the command reads all rows.
 fn wanted(order: &KeyRebuild) -> Wanted {
-    let is_aggregate = order.rows.settings.relay.router.ordering_key.to_string() == "{aggregateid}";
+    let is_aggregate = order.rows.router.ordering_key.to_string() == "{aggregateid}";
     let aggregate_ids = if is_aggregate { order.keys.clone() } else { Vec::new() };
     Wanted { scope: Scope { aggregate_ids, ..Scope::default() }, settled: SettledRows::None }
 }
@@ -129,7 +129,7 @@ impl Attempt<'_> {
 
     /// Returns a reader of the rows that are committed by now, and their position.
     async fn reader(&self) -> Result<(RowsReader, Lsn), RebuildError> {
-        let outbox = connect_outbox(&self.rows.refill.settings.connect).await?;
+        let outbox = connect_outbox(&self.rows.order.connect).await?;
         let position = self.rows.position(&outbox).await?;
         let snapshot = outbox_row_check::now(&outbox).await?;
         let reader = self.rows.reader(&outbox, snapshot, self.wanted).await;

@@ -320,12 +320,10 @@ codes! {
     ResetSqlFailed "reset-sql-failed": USAGE, USAGE, USAGE;
     /// The new subscription of a rebuild is in use, or differs from the old one.
     RebuildSubscriptionUnsuitable "rebuild-subscription-unsuitable": USAGE, USAGE, USAGE;
-    /// The subscription has a filter, and a rebuild from the outbox would pass it by.
+    /// The filter of the subscription cannot be evaluated on rows of the outbox.
     RebuildSubscriptionFiltered "rebuild-subscription-filtered": USAGE, USAGE, USAGE;
     /// The topic does not retain the messages of a rebuild.
     RebuildBeyondRetention "rebuild-beyond-retention": USAGE, USAGE, USAGE;
-    /// The instances that apply the rows of a rebuild are paused.
-    RebuildConsumerPaused "rebuild-consumer-paused": USAGE, USAGE, USAGE;
     /// Another rebuild of the consumer has begun.
     RebuildConflict "rebuild-conflict": USAGE, USAGE, USAGE;
     /// Rows of the outbox cannot be applied again.

@@ -247,7 +247,8 @@ impl Coded for InboxError {
         } else if let Self::WritesElsewhere { tables, schema, .. } = self {
             Some(format!(
                 "create each table that schema {schema} lacks, like the live one ({tables}). If it has them, the handler \
-                 must name its tables without a schema, and not set search_path. A rebuild in place needs neither"
+                 must name its tables without a schema, and not set search_path: name such a copy of it. A rebuild from the \
+                 topic needs neither"
             ))
         } else {
             None

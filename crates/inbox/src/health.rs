@@ -63,27 +63,6 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// The unfinished rebuild of a consumer, as the last check found it.
-#[derive(Debug, Default)]
-pub(crate) enum Rebuild {
-    /// No rebuild is unfinished.
-    #[default]
-    None,
-    /// A rebuild of the live tables, with its report for a person.
-    InPlace(String),
-    /// A side-by-side rebuild, with its report for a person.
-    SideBySide(String),
-}
-
-impl Rebuild {
-    fn report(&self) -> Option<&str> {
-        match self {
-            Self::None => None,
-            Self::InPlace(report) | Self::SideBySide(report) => Some(report),
-        }
-    }
-}
-
 #[derive(Debug)]
 struct State {
     phase: Phase,
@@ -94,9 +73,9 @@ struct State {
     database_problem: Option<String>,
     stream_problem: Option<String>,
     topic_problem: Option<String>,
-    /// The consumer's row, the rebuild and stuck events, as the last check found them.
+    /// The consumer's row, an unfinished rebuild and stuck events, as the last check found them.
     row_problem: Option<String>,
-    rebuild: Rebuild,
+    rebuild: Option<String>,
     stuck: Option<String>,
     /// The counts of pending and dead rows, after the first check.
     waiting: Option<Waiting>,
@@ -118,7 +97,7 @@ impl Health {
                 stream_problem: None,
                 topic_problem: None,
                 row_problem: None,
-                rebuild: Rebuild::None,
+                rebuild: None,
                 stuck: None,
                 waiting: None,
                 holdings: HeldTotals::default(),
@@ -191,10 +170,10 @@ impl Health {
     }
 
     /// Sets or clears an unfinished rebuild. Returns whether a rebuild has begun or ended.
-    pub(crate) fn set_rebuild(&self, rebuild: Rebuild) -> bool {
+    pub(crate) fn set_rebuild(&self, rebuild: Option<String>) -> bool {
         let state = &mut self.state().rebuild;
         // The report contains the rebuild's age, so a different text alone is no change.
-        let is_news = state.report().is_some() != rebuild.report().is_some();
+        let is_news = state.is_some() != rebuild.is_some();
         *state = rebuild;
         is_news
     }
@@ -250,15 +229,9 @@ impl Health {
         let stream = state.stream_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
         let topic = state.topic_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
         let (row, stuck) = (state.row_problem.clone(), state.stuck.clone());
-        let rebuild = match &state.rebuild {
-            Rebuild::InPlace(report) => Some(report.clone()),
-            // The live read model is complete.
-            Rebuild::None | Rebuild::SideBySide(_) => None,
-        };
         phase
             .into_iter()
             .chain(row)
-            .chain(rebuild)
             .chain(database)
             .chain(stuck)
             .chain(stream)
@@ -288,7 +261,7 @@ impl Health {
                 "batches": batches,
                 "oldest_seconds": oldest.as_secs_f64(),
             },
-            "rebuild": state.rebuild.report(),
+            "rebuild": state.rebuild,
             "waiting": state.waiting.map(|waiting| waiting.shown()),
         })
     }
@@ -319,15 +292,11 @@ mod tests {
         assert!(health.set_row_problem(Some("no row".into())));
         assert_eq!(health.status()["reasons"][0], "no row");
         health.set_row_problem(None);
-        assert!(health.set_rebuild(Rebuild::InPlace("half done".into())));
-        assert_eq!(health.reasons_not_ready(), ["half done"]);
-        assert!(
-            !health.set_rebuild(Rebuild::SideBySide("half done side by side".into())),
-            "one as before"
-        );
+        assert!(health.set_rebuild(Some("begun 1 min ago".into())));
+        assert!(!health.set_rebuild(Some("begun 2 min ago".into())), "one as before");
         assert!(health.reasons_not_ready().is_empty(), "the live read model is whole");
-        assert_eq!(health.status()["rebuild"], "half done side by side");
-        assert!(health.set_rebuild(Rebuild::None));
+        assert_eq!(health.status()["rebuild"], "begun 2 min ago");
+        assert!(health.set_rebuild(None));
         health.set_phase(Phase::Paused);
         let paused = health.reasons_not_ready().join(" ");
         assert!(paused.contains("until it is resumed"), "{paused}");

@@ -369,7 +369,6 @@ impl From<RebuildError> for Error {
             RebuildError::Relay(error) => error.into(),
             RebuildError::Postgres(error) => error.into(),
             RebuildError::PubSub(error) => error.into(),
-            RebuildError::Replay(error) => (*error).into(),
             RebuildError::Interrupted => Self::Interrupted,
             refused => Self::Rebuild(Box::new(refused)),
         }

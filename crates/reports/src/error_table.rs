@@ -220,15 +220,12 @@ fn of_rebuilds() -> Vec<RebuildError> {
     let (consumer, subscription) = (text, text);
     vec![
         RebuildError::SubscriptionDiffers { subscription: subscription() },
-        RebuildError::SubscriptionFiltered { consumer: consumer() },
         RebuildError::TopicWithoutRows { topic: text(), is_filtered: false },
         RebuildError::FilterOnPosition { subscription: subscription(), attribute: "tx_index" },
         RebuildError::TopicRetainsNothing { topic: text() },
         RebuildError::TimeInFuture { since: SystemTime::UNIX_EPOCH },
-        RebuildError::ConsumerPaused { consumer: consumer() },
         RebuildError::RebuildRunning { consumer: consumer(), holder: None },
         RebuildError::ForeignKeyConflicts { keys: Vec::new() },
-        RebuildError::OutboxEmpty,
         RebuildError::RowsUnusable { rows: 1, named: Vec::new() },
         RebuildError::SchemaEmpty { schema: text() },
         RebuildError::KeyEventsLost { edited: 1, discarded: 0, lost: 0, failure: None },

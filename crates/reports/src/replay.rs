@@ -21,7 +21,7 @@ const COPIES: &str = "a consumer skips copies of the events that its inbox lists
 const IN_PLACE: &str = "in place";
 
 /// Returns a line about the rows that were left out, or an empty string.
-pub fn left_out(rows: u64) -> String {
+fn left_out(rows: u64) -> String {
     match rows {
         0 => String::new(),
         rows => {
@@ -330,7 +330,6 @@ mod tests {
             },
             progress: ReplayProgress { settled: Lsn::new(1), rows: 1, resume_at: None },
             end: None,
-            left_out: None,
         }
     }
 

@@ -93,17 +93,14 @@ pub(crate) enum ConsumerActionArgs {
     ///
     /// Applies everything published since a time, or all rows of the outbox, again, in a new generation.
     ///
-    /// For a new read model. Creates a subscription to the same topic and seeks it back, then empties the read
-    /// model and moves the consumer to a new generation and to it, in one transaction. Running instances follow.
-    /// With --from-outbox the new subscription is to a topic of its own, to which the rows of the outbox are
-    /// published; when all of them are in the inbox, the consumer reads its former subscription again. With
-    /// --from-time what was published before that time is not applied again. With --into the rows of the outbox are applied
-    /// in another schema, while the read model stays live. With --key single ordering keys are rebuilt.
+    /// With --into the command applies the rows of the outbox in another schema, while the read model stays live. With
+    /// --key it rebuilds single ordering keys. With --from-time it creates a subscription to the same topic and seeks it
+    /// back. It then empties the read model and moves the consumer to a new generation and to that subscription, in one
+    /// transaction. Running instances follow. Events of before that time are not applied again.
     #[command(after_help = "Examples:\n  \
         walrelay consumer rebuild billing --into fresh --handler apply_orders\n  \
         walrelay consumer rebuild billing --key A-17 --handler apply_orders --reset-function reset_orders\n  \
-        walrelay consumer rebuild billing --from-time 7d --reset-sql truncate.sql\n  \
-        walrelay consumer rebuild billing --from-outbox refill --reset-sql truncate.sql")]
+        walrelay consumer rebuild billing --from-time 7d --reset-sql truncate.sql")]
     Rebuild(Box<ConsumerRebuildArgs>),
     /// Reset the position of an ordering key, where it cannot be right.
     ///

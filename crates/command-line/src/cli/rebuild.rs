@@ -7,13 +7,13 @@ use clap::{ArgGroup, Args};
 use walrelay_pg_client::{QualifiedName, Secret};
 
 use super::{ARGUMENTS, ChangeArgs};
-use crate::options::PublishingOptions;
 use crate::options::values::{consumer_name, ordering_key, secret, text_form, time};
+use crate::options::{DatabaseOptions, EndpointOptions, MessageOptions};
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-#[command(group(ArgGroup::new("source").args(["from_time", "from_outbox", "into", "key", "cancel"]).required(true)))]
+#[command(group(ArgGroup::new("source").args(["from_time", "into", "key", "cancel"]).required(true)))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct ConsumerRebuildArgs {
     /// Name of the consumer.
@@ -22,10 +22,6 @@ pub(crate) struct ConsumerRebuildArgs {
     /// Apply again what was published since: 2026-01-31T12:00:00Z, or how long ago (7d).
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub from_time: Option<SystemTime>,
-    /// Apply the rows of the outbox again, if the topic does not retain them: they are published to this
-    /// topic, which nobody else uses.
-    #[arg(long, value_name = "TOPIC")]
-    pub from_outbox: Option<String>,
     /// Apply the rows of the outbox in the tables of this schema, and switch to them in one transaction. The handler
     /// has to name its tables without a schema.
     #[arg(long, value_name = "SCHEMA", requires = "handler")]
@@ -38,7 +34,7 @@ pub(crate) struct ConsumerRebuildArgs {
     #[arg(long)]
     pub cancel: bool,
     /// Function that applies events, as for `walrelay consumer run`.
-    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["from_time", "from_outbox", "cancel"])]
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["from_time", "cancel"])]
     pub handler: Option<String>,
     /// Function f(text[]) or f(text) that removes the effect of the handler for keys; called with --key.
     #[arg(long, value_name = "FUNCTION", requires = "key", value_parser = text_form::<QualifiedName>)]
@@ -65,10 +61,14 @@ pub(crate) struct ConsumerRebuildArgs {
     pub reset_sql: Option<PathBuf>,
     /// Subscription to create and to read from then on; short or full name. Without it: the name of the one
     /// read so far with -g and the number of the generation, as in billing-g2.
-    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with_all = ["from_outbox", "into", "key", "cancel"])]
+    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with_all = ["into", "key", "cancel"])]
     pub subscription: Option<String>,
     #[command(flatten)]
     pub change: ChangeArgs,
     #[command(flatten)]
-    pub publishing: PublishingOptions,
+    pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub messages: MessageOptions,
+    #[command(flatten)]
+    pub endpoint: EndpointOptions,
 }

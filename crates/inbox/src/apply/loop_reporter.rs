@@ -13,7 +13,7 @@ use crate::apply::apply_options::VERSION_GAP;
 use crate::apply::loop_state::{Debounce, LogRateLimit, REFUSED_LASTS};
 use crate::apply::subscription_check::TopicState;
 use crate::event::Event;
-use crate::health::{Health, HeldTotals, Rebuild};
+use crate::health::{Health, HeldTotals};
 use crate::metrics::{Metrics, ROWS_DEAD, ROWS_RETRYING};
 use crate::operator::pending_counts::Waiting;
 use crate::operator::unfinished_rebuild::UnfinishedRebuild;
@@ -195,17 +195,11 @@ impl Observed {
         }
     }
 
-    /// Publishes an unfinished rebuild. A rebuild of the live tables makes the consumer not
-    /// ready.
+    /// Publishes an unfinished rebuild.
     pub(crate) fn note_rebuild(&self, rebuild: Option<&UnfinishedRebuild>) {
         self.metrics.rebuild_seconds.set(rebuild.map_or(0.0, |it| it.seconds.max(1.0)));
         let report = rebuild.map(UnfinishedRebuild::report);
-        let state = match (rebuild, report.clone()) {
-            (Some(it), Some(report)) if it.is_in_place() => Rebuild::InPlace(report),
-            (Some(_), Some(report)) => Rebuild::SideBySide(report),
-            (_, None) | (None, _) => Rebuild::None,
-        };
-        if self.health.set_rebuild(state) {
+        if self.health.set_rebuild(report.clone()) {
             match report {
                 Some(report) => tracing::warn!("{report}"),
                 None => tracing::info!("the rebuild is over"),

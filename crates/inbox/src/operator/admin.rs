@@ -4,8 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{PgLsn, ToSql, Type};
-use walrelay_envelope::Lsn;
+use tokio_postgres::types::{ToSql, Type};
 use walrelay_pg_client::{
     SCHEMA, SqlClient, SqlError, TableAccess, in_schema, quote_literal, refuse_hidden_rows, sql,
 };
@@ -260,17 +259,6 @@ pub struct NewGeneration<'a> {
     pub subscription: &'a str,
     /// The SQL that empties the tables.
     pub reset: &'a str,
-    /// Whether this finishes the rebuild, or the generation is still to be filled.
-    pub filling: Filling,
-}
-
-/// The work left after a generation has begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Filling {
-    /// No work is left, because the subscription delivers every event.
-    Nothing,
-    /// The same command fills the generation. Until then, the rebuild is recorded as unfinished.
-    Unfinished,
 }
 
 /// Begins a new generation that reads another subscription, and runs the reset in the same
@@ -285,7 +273,7 @@ pub async fn rebuild(
     consumer: &str,
     new: NewGeneration<'_>,
 ) -> Result<i32, InboxError> {
-    let NewGeneration { subscription, reset, filling } = new;
+    let NewGeneration { subscription, reset } = new;
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
     transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
@@ -294,9 +282,10 @@ pub async fn rebuild(
     let row = transaction.query_one(beginning, &[&consumer]).await;
     let generation = row.map_err(failed("begin a generation"))?.get(0);
     transaction.batch_execute(&contained(reset)).await.map_err(reset_failed)?;
-    let is_unfinished = filling == Filling::Unfinished;
-    let moving = sql!("admin.sql", "begin_generation");
-    let moved = transaction.execute(moving, &[&consumer, &subscription, &is_unfinished]).await;
+    let moving = in_schema!(
+        "UPDATE public.app_inbox_consumer SET subscription = $2, updated_at = now() WHERE consumer = $1"
+    );
+    let moved = transaction.execute(moving, &[&consumer, &subscription]).await;
     moved.map_err(failed("record the subscription"))?;
     transaction.commit().await.map_err(failed("commit the generation"))?;
     Ok(generation)
@@ -342,65 +331,6 @@ pub async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = in_schema!("SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL");
     let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
     Ok(row.get(0))
-}
-
-/// Returns the number of events of a generation in the inbox. `None` if another generation has
-/// begun.
-///
-/// # Errors
-///
-/// Fails if there is no such consumer, or if the database reports an error.
-pub async fn received(
-    client: &SqlClient,
-    consumer: &str,
-    generation: i32,
-) -> Result<Option<u64>, InboxError> {
-    let sql = sql!("admin.sql", "received");
-    let row = client
-        .query_opt(sql, &[&consumer, &generation])
-        .await
-        .map_err(failed("count the inbox"))?;
-    let row = row.ok_or_else(|| unknown(consumer))?;
-    let is_current = row.get::<_, i32>(0) == generation;
-    Ok(is_current.then(|| u64::try_from(row.get::<_, i64>(1)).unwrap_or_default()))
-}
-
-/// The end of a refill from the outbox.
-#[derive(Debug, Clone, Copy)]
-pub struct RefillEnd<'a> {
-    /// The subscription of the refill.
-    pub former: &'a str,
-    /// The subscription that the consumer reads from now on.
-    pub next: &'a str,
-    /// The position up to which the outbox was settled before the refill. Rows of a table have
-    /// positions before every real one, and older events that still come would look newer.
-    pub settled: Lsn,
-}
-
-/// Moves the consumer to another subscription, which finishes a refill. Keys get the position up to
-/// which the outbox was settled. Returns whether the consumer read the former subscription.
-///
-/// # Errors
-///
-/// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the database
-/// reports an error.
-pub async fn end_refill(
-    client: &mut SqlClient,
-    consumer: &str,
-    end: RefillEnd<'_>,
-) -> Result<bool, InboxError> {
-    let RefillEnd { former, next, settled } = end;
-    let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
-    transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
-    stop_batches(&transaction, consumer).await?;
-    let raising = sql!("admin.sql", "raise_positions");
-    let raised = transaction.execute(raising, &[&consumer, &PgLsn::from(settled.as_u64())]).await;
-    raised.map_err(failed("record the positions of the keys"))?;
-    let moving = sql!("admin.sql", "read_from");
-    let moved = transaction.execute(moving, &[&consumer, &former, &next]).await;
-    let moved = moved.map_err(failed("record the subscription"))?;
-    transaction.commit().await.map_err(failed("commit the subscription"))?;
-    Ok(moved == 1)
 }
 
 /// Waits until no batch of the consumer is being applied, and blocks further batches until the

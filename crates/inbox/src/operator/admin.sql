@@ -21,30 +21,6 @@ SELECT EXISTS (
 SELECT consumer FROM public.app_inbox_consumer
  WHERE subscription = $2 AND consumer <> $1 ORDER BY 1
 
--- name: begin_generation
-UPDATE public.app_inbox_consumer
-   SET subscription = $2, updated_at = now(), rebuilding_in = NULL, rebuilding_files = NULL,
-       rebuilding = CASE WHEN $3 THEN generation END,
-       rebuilding_since = CASE WHEN $3 THEN now() END
- WHERE consumer = $1
-
--- name: received
-SELECT c.generation,
-       (SELECT count(*) FROM public.app_inbox AS i
-         WHERE i.consumer = c.consumer AND i.generation = $2)
-  FROM public.app_inbox_consumer AS c WHERE c.consumer = $1
-
--- name: raise_positions
-UPDATE public.app_inbox_key AS k SET commit_lsn = $2, tx_index = 0, updated_at = now()
-  FROM public.app_inbox_consumer AS c
- WHERE c.consumer = $1 AND k.consumer = c.consumer AND k.generation = c.generation AND k.commit_lsn < $2
-
--- name: read_from
-UPDATE public.app_inbox_consumer
-   SET subscription = $3, rebuilding = NULL, rebuilding_in = NULL, rebuilding_files = NULL,
-       rebuilding_since = NULL, updated_at = now()
- WHERE consumer = $1 AND subscription = $2
-
 -- name: prune
 DELETE FROM public.app_inbox
  WHERE ctid = ANY (ARRAY(

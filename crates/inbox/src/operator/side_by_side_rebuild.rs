@@ -297,17 +297,13 @@ fn live_table(row: &tokio_postgres::Row) -> Option<QualifiedName> {
     Some(QualifiedName::new(name("live_schema")?, name("live_name")?))
 }
 
-/// Abandons an unfinished rebuild and deletes the inbox rows of its generation. After a rebuild in
-/// place, the consumer reads its former subscription again. The tables remain unchanged.
+/// Abandons an unfinished rebuild and deletes the inbox rows of its generation. The tables remain
+/// unchanged.
 ///
 /// # Errors
 ///
 /// Fails if there is no such consumer, or if the database reports an error.
-pub async fn abandon(
-    client: &mut SqlClient,
-    consumer: &str,
-    usual: &str,
-) -> Result<(), InboxError> {
+pub async fn abandon(client: &mut SqlClient, consumer: &str) -> Result<(), InboxError> {
     const FAILED: &str = "cancel the rebuild";
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     let transaction = client.transaction().await.map_err(failed(FAILED))?;
@@ -315,7 +311,7 @@ pub async fn abandon(
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
     transaction.execute(lock, &[&consumer]).await.map_err(failed(FAILED))?;
     let sql = sql!("side_by_side_rebuild.sql", "abandon");
-    let row = transaction.query_opt(sql, &[&consumer, &usual]).await;
+    let row = transaction.query_opt(sql, &[&consumer]).await;
     let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(consumer))?;
     forget(&transaction, consumer, row.get::<_, i32>(0) + 1).await?;
     transaction.commit().await.map_err(failed(FAILED))

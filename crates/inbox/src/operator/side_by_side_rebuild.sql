@@ -65,6 +65,6 @@ UPDATE public.app_inbox_consumer
 
 -- name: abandon
 UPDATE public.app_inbox_consumer
-   SET subscription = $2, rebuilding = NULL, rebuilding_in = NULL, rebuilding_files = NULL,
-       rebuilding_since = NULL, updated_at = now()
+   SET rebuilding = NULL, rebuilding_in = NULL, rebuilding_files = NULL, rebuilding_since = NULL,
+       updated_at = now()
  WHERE consumer = $1 RETURNING generation

@@ -3,12 +3,11 @@
 
 use walrelay_errors::Chain;
 use walrelay_outbox_store::{DispatchStore, KeyPauseCounts, Outbox};
-use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
+use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{drop_slot, read_slot};
-use walrelay_relay::settings::Settings;
 
 use super::plan::take;
-use super::record::{ReplayEnd, ReplayJob, end_replay, read_replay};
+use super::record::{ReplayEnd, ReplayJob, end_replay};
 use super::replay_error::{ReplayError, RowCount};
 use super::replay_slot_name;
 use super::request::Destination;
@@ -112,24 +111,6 @@ impl CancellableReplay {
         end_replay(transaction.client(), id, ReplayEnd::Cancelled, published).await?;
         transaction.commit().await.map_err(failed())?;
         Ok(CancelledRows::InPlace { removed, published })
-    }
-}
-
-impl ReplayJob {
-    /// Cancels this replay to a topic over a new connection, after its run has failed.
-    ///
-    /// # Errors
-    ///
-    /// The server refuses.
-    pub async fn abandon(&self, settings: &Settings) -> Result<(), ReplayError> {
-        let client = connect_sql(&settings.connect).await?;
-        let cancelled = async {
-            let rows = read_replay(&client, &self.id).await?.map_or(0, |job| job.progress.rows);
-            end_replay(&client, &self.id, ReplayEnd::Cancelled, rows).await
-        };
-        let cancelled = cancelled.await;
-        client.close().await;
-        Ok(cancelled?)
     }
 }
 

@@ -263,32 +263,9 @@ impl ReplayJob {
             if !rows.order_by.is_empty() {
                 found.order.clone_from(&rows.order_by);
             }
-            tables.push(match &self.left_out {
-                Some(left_out) => left_out.of(found),
-                None => found,
-            });
+            tables.push(found);
         }
         Ok(tables)
-    }
-
-    /// Counts the rows of a replay of the tables, without reading them. Returns `None` for a replay
-    /// of WAL.
-    ///
-    /// # Errors
-    ///
-    /// A table cannot be read.
-    pub async fn count_table_rows(
-        &self,
-        client: &SqlClient,
-        settings: &Settings,
-    ) -> Result<Option<u64>, ReplayError> {
-        let ReplaySource::Table(rows) = &self.request.source else { return Ok(None) };
-        let gap = self.gap(rows, &rows.snapshot);
-        let mut count = 0;
-        for one in &self.tables(client, settings).await? {
-            count += gap.count(client, one).await?;
-        }
-        Ok(Some(count))
     }
 }
 

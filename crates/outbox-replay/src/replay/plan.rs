@@ -69,7 +69,6 @@ impl ReplayJob {
             request,
             progress: ReplayProgress { settled, rows: 0, resume_at: None },
             end: None,
-            left_out: None,
         };
         // Before the replay is on record: a relay would run it again and again.
         let tables = job.tables(client, settings).await?;

@@ -11,7 +11,6 @@ use walrelay_pg_client::{SqlError, sql};
 
 use super::request::{DeadRows, Destination, ReplayRequest, ReplaySource, TableRows, WalRows};
 use crate::admin_error::AdminError;
-use crate::outbox_state::LeftOutRows;
 use crate::recovery::ResumePoint;
 use crate::rows::unsettled_rows::AggregateKey;
 
@@ -30,9 +29,6 @@ pub struct ReplayJob {
     pub progress: ReplayProgress,
     /// How the replay ended. None if it may be resumed.
     pub end: Option<ReplayEnd>,
-    /// Rows of the tables to leave out. It is not on record: only a rebuild sets it, and a rebuild
-    /// always starts again.
-    pub left_out: Option<LeftOutRows>,
 }
 
 /// The progress of a replay.
@@ -170,7 +166,6 @@ fn replay_of(row: &Row) -> Result<ReplayJob, AdminError> {
             Some("cancelled") => Some(ReplayEnd::Cancelled),
             Some(other) => return Err(unexpected("app_outbox_replay.ended", other)),
         },
-        left_out: None,
     })
 }
 

@@ -129,7 +129,7 @@ pub struct OrderedWal {
 }
 
 /// The rows of the tables of a new replay.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct OrderedTable {
     /// Only events of this time or later.
     pub since: Option<SystemTime>,

@@ -20,9 +20,7 @@ pub(crate) fn name_in_protocol(error: &ProtocolError) -> Option<Named<'_>> {
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others name nothing that a fix has")]
 pub(crate) fn name_in_rebuild(error: &RebuildError) -> Option<Named<'_>> {
     match error {
-        RebuildError::ConsumerPaused { consumer }
-        | RebuildError::RebuildRunning { consumer, .. }
-        | RebuildError::AnotherGeneration { consumer }
+        RebuildError::RebuildRunning { consumer, .. }
         | RebuildError::RebuildUnfinished { consumer, .. } => Some(("NAME", consumer)),
         _ => None,
     }

@@ -19,23 +19,17 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
             "rebuild from the topic, whose new subscription has the same filter: --from-time TIME"
         }
         E::TopicWithoutRows { .. } => {
-            "give this command the relay's options, above all --topic-template and --project, or correct the topic or the filter of the subscription"
+            "give this command the relay's options, above all --topic-template and --project, and the database of the \
+             outbox with --outbox-url; or correct the topic or the filter of the subscription"
         }
         E::TopicRetainsNothing { .. } => {
-            "now rebuild from the outbox with `walrelay consumer rebuild NAME --from-outbox TOPIC`; for the \
-             next time, set the topic's message retention"
+            "now rebuild from the outbox with `walrelay consumer rebuild NAME --into SCHEMA`; for the next time, \
+             set the topic's message retention"
         }
         E::TopicRetainsLess { .. } => {
-            "name a later --from-time, or rebuild from the outbox with `walrelay consumer rebuild NAME \
-             --from-outbox TOPIC`"
+            "name a later --from-time, or rebuild from the outbox with `walrelay consumer rebuild NAME --into SCHEMA`"
         }
         E::TimeInFuture { .. } => "name a --from-time from which on everything is applied again",
-        E::SubscriptionMoved { .. } => {
-            "somebody else has moved it: look with `walrelay consumer status`"
-        }
-        E::AnotherGeneration { .. } => {
-            "one rebuild at a time: wait for the other one, or start again"
-        }
         E::RebuildRunning { holder: None, .. } => "run the command again: the other one has ended",
         E::RebuildRunning { holder: Some(holder), .. } => {
             return Some(format!(
@@ -64,11 +58,7 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         | E::Relay(_)
         | E::Postgres(_)
         | E::PubSub(_)
-        | E::Replay(_)
         | E::Interrupted
-        | E::SubscriptionFiltered { .. }
-        | E::ConsumerPaused { .. }
-        | E::OutboxEmpty
         | E::RowsUnusable { .. }
         | E::KeysWithoutRows => return None,
     };

@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn an_unfinished_rebuild_comes_first_with_its_next_step() {
-        let begun = "a rebuild in place began, and new events are not read; run it again";
+        let begun = "a rebuild began; run it again";
         let rebuild = RebuildReport { consumer: "a".to_owned(), report: begun.to_owned() };
         let paused = ConsumerBacklog {
             consumer: "a".to_owned(),

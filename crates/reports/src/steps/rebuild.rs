@@ -2,11 +2,9 @@
 
 use std::time::SystemTime;
 
-use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, SubscriptionStep, UnreadRows};
+use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, SubscriptionStep};
 use walrelay_inbox::operator::event_commands::{EarlierEvents, OperatorDecisions};
 use walrelay_relay::observe::report::rfc3339;
-
-use crate::replay::left_out;
 
 /// Describes a change in the imperative: "cancel the rebuild of consumer billing".
 pub fn change_text(change: &RebuildChange) -> String {
@@ -30,7 +28,7 @@ pub fn step_text(step: &RebuildStep) -> Option<String> {
         RebuildStep::Subscription(step) => subscription_text(step),
         RebuildStep::ReachesBackTo(since) => reach(*since),
         RebuildStep::DecisionsForgotten { decided, generation } => forgotten(*decided, *generation),
-        RebuildStep::TablesEmptied(unread) => emptied(*unread),
+        RebuildStep::TablesEmptied { since } => emptied(*since),
         RebuildStep::NothingChanged => "nothing was changed\n".to_owned(),
         RebuildStep::WouldFill { rows, schema } => {
             format!("would apply {rows} row(s) in schema {schema} and switch to it\n")
@@ -53,12 +51,9 @@ pub fn step_text(step: &RebuildStep) -> Option<String> {
         RebuildStep::NoRebuild { consumer } => {
             format!("no rebuild of consumer {consumer} is unfinished\n")
         }
-        RebuildStep::SchemaRebuildCancelled { schema } => {
+        RebuildStep::Cancelled { schema } => {
             format!("cancelled; the tables of schema {schema} stay as they are\n")
         }
-        RebuildStep::RefillCancelled { consumer, subscription } => format!(
-            "cancelled; consumer {consumer} reads {subscription} again, and its read model has only a part of the events\n"
-        ),
     })
 }
 
@@ -84,27 +79,6 @@ fn subscription_text(step: &SubscriptionStep) -> String {
              reads {old}: delete it\n\
              failing events are retried or dead again: `walrelay consumer status {consumer}` counts them\n"
         ),
-        SubscriptionStep::WouldPublish { rows, topic } => {
-            format!("would publish {rows} row(s) to {topic} and apply them again\n")
-        }
-        SubscriptionStep::BegunFromOutbox { generation, subscription } => {
-            format!("begun: generation {generation}, which reads {subscription}\n")
-        }
-        SubscriptionStep::RowsPublished { rows, topic, left_out: rows_left_out } => {
-            format!("published: {rows} row(s) to {topic}\n{}", left_out(*rows_left_out))
-        }
-        SubscriptionStep::RowsInInbox { consumer, unfinished, usual, refill } => {
-            let unfinished = match unfinished {
-                0 => String::new(),
-                count => format!(
-                    "; {count} of them are retried or dead: `walrelay inbox list --consumer {consumer}`"
-                ),
-            };
-            format!(
-                "every row is in the inbox{unfinished}\n\
-                 running instances read {usual} again within seconds. Then nobody reads {refill}: delete it and its topic\n"
-            )
-        }
     }
 }
 
@@ -112,24 +86,18 @@ fn reach(since: SystemTime) -> String {
     format!(
         "messages published from {} on are applied again, as far as the topic retains them. Earlier messages are not, and a \
          --reset-sql that empties the projection loses them. `walrelay audit` shows the missing events afterwards. \
-         --from-outbox TOPIC, in place of --from-time, applies every row of the outbox\n",
+         --into SCHEMA, in place of --from-time, applies every row of the outbox\n",
         rfc3339(since)
     )
 }
 
 /// Describes the rows that readers of the tables miss meanwhile.
-fn emptied(unread: UnreadRows) -> String {
-    match unread {
-        UnreadRows::Since(since) => format!(
-            "--reset-sql empties the tables first: until the events since {} are applied again, readers find only a part of the rows, and \
-             the effects of older events are gone\n",
-            rfc3339(since)
-        ),
-        UnreadRows::Rows(rows) => format!(
-            "--reset-sql empties the tables first: until all {rows} row(s) are applied, readers find only a part of the rows. \
-             `--into SCHEMA` fills other tables instead, and replaces the rows in one transaction\n"
-        ),
-    }
+fn emptied(since: SystemTime) -> String {
+    format!(
+        "--reset-sql empties the tables first: until the events since {} are applied again, readers find only a part of the rows, and \
+         the effects of older events are gone\n",
+        rfc3339(since)
+    )
 }
 
 /// Describes the events of a generation whose state the next generation does not take over.

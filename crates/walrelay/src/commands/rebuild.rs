@@ -14,7 +14,6 @@ use walrelay_reports::error::Error;
 
 use self::result::RebuildTerminal;
 use super::dispatch::edit::read;
-use super::replay::StepPrinter;
 use super::shared::operator::Terminal;
 
 /// Runs a rebuild, or cancels one.
@@ -29,17 +28,12 @@ pub(super) async fn execute(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let operator = &RebuildTerminal::new(Terminal::new(order.options, shutdown), &order.name);
-    let replay_steps = &StepPrinter::new("publishing");
-    let session = RebuildSession { connect, operator, replay_steps, stop: shutdown };
+    let session = RebuildSession { connect, operator, stop: shutdown };
     let consumer = &order.name;
     match &order.source {
         Source::Topic(since) => {
             let order = with_reset(order)?;
             Box::pin(session.rebuild_from_topic(client, &order, *since)).await?;
-        }
-        Source::Outbox(outbox) => {
-            let order = with_reset(order)?;
-            Box::pin(session.rebuild_from_outbox(client, &order, outbox)).await?;
         }
         Source::SideBySide(of) => {
             let of = with_switch(of)?;

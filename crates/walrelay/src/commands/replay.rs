@@ -24,7 +24,7 @@ use walrelay_reports::replay::{
     self as report, ReplayCancelJson, ReplayJson, ReplayResult, ReplayResultJson,
 };
 
-pub(super) use self::progress::StepPrinter;
+use self::progress::StepPrinter;
 use super::shared::cancellable::run_until_shutdown;
 use super::shared::operator::Terminal;
 use crate::output::print_result;
@@ -39,7 +39,7 @@ pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Er
     let ReplayConfig { settings, action, options } = config;
     let terminal = Terminal::new(options, shutdown);
     let mut client = connect_outbox(&settings.connect).await?;
-    let steps = StepPrinter::new("replaying");
+    let steps = StepPrinter::default();
     let env = ReplayEnv { settings: &settings, steps: &steps, shutdown };
     let done = async {
         match action {

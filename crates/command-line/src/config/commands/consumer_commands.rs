@@ -174,8 +174,6 @@ pub enum IamGrants {
 pub enum Source {
     /// Messages published since this time, as far as the topic retains them.
     Topic(SystemTime),
-    /// Outbox rows, published to a topic of their own.
-    Outbox(Box<OutboxRows>),
     /// Outbox rows, which the command itself applies in another schema.
     SideBySide(Box<RebuildIntoConfig>),
     /// Rows of some ordering keys, which the command itself applies.

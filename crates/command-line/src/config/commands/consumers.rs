@@ -15,9 +15,6 @@ use super::consumer_commands::{
 use crate::cli::{ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs, ConsumerRunArgs};
 use crate::options::{ConsumerOptions, ProjectOption, RetentionOptions, SubscriptionOption};
 
-/// Topic of messages that a rebuild applies without publishing them.
-const UNPUBLISHED: &str = "projects/none/topics/unpublished";
-
 /// Returns the last part of a full name.
 fn short_name(full: &str) -> &str {
     full.rsplit('/').next().unwrap_or(full)
@@ -112,7 +109,7 @@ impl ConfigBuilder<'_> {
             }
             ConsumerActionArgs::Rebuild(args) => {
                 let rebuild = self.rebuild(&args).map(ConsumerAction::Rebuild);
-                (args.publishing.database.connection, rebuild)
+                (args.database.connection, rebuild)
             }
             ConsumerActionArgs::ResetKey(args) => {
                 let options = args.change.options();
@@ -216,21 +213,14 @@ impl ConfigBuilder<'_> {
     }
 
     fn rebuild(&mut self, args: &ConsumerRebuildArgs) -> Option<Rebuild> {
-        let source = match &args.from_outbox {
+        let source = match args.from_time {
             _ if args.cancel => Some(Source::Cancel),
-            Some(topic) => self.rows(args, Some(topic)).map(Source::Outbox),
-            None if args.handler.is_some() => self.direct(args),
-            None => {
-                if args.from_time.is_none() {
-                    let allowed = "not set; since when, or --from-outbox TOPIC where the topic does not reach that far";
-                    self.wrong_or_missing("from-time", allowed);
-                }
-                args.from_time.map(Source::Topic)
-            }
+            Some(since) => Some(Source::Topic(since)),
+            None => self.direct(args),
         };
-        let endpoint = self.endpoint(&args.publishing.pubsub.endpoint);
+        let endpoint = self.endpoint(&args.endpoint);
         let subscription = args.subscription.as_ref().and_then(|given| {
-            let project = project(&args.publishing.messages.project);
+            let project = project(&args.messages.project);
             self.full_name("subscription", given, &project, ResourceKind::Subscription)
         });
         Some(Rebuild {
@@ -245,7 +235,7 @@ impl ConfigBuilder<'_> {
 
     /// Reads the source of a rebuild in which the command itself applies the rows.
     fn direct(&mut self, args: &ConsumerRebuildArgs) -> Option<Source> {
-        let rows = *self.rows(args, None)?;
+        let rows = self.rows(args)?;
         let handler = args.handler.clone()?;
         if let Some(schema) = args.into.clone() {
             let switch_sql = args.switch_sql.clone();
@@ -256,28 +246,23 @@ impl ConfigBuilder<'_> {
         Some(Source::Keys(Box::new(KeyRebuild { rows, handler, keys, reset })))
     }
 
-    /// Reads the settings for all outbox rows. Without a topic the rows are not published.
-    fn rows(&mut self, args: &ConsumerRebuildArgs, topic: Option<&str>) -> Option<Box<OutboxRows>> {
-        let mut settings = self.publishing(&args.publishing)?;
-        if let Some(url) = &args.outbox_url {
-            settings.connect = self.connect_to("outbox-url", url)?;
-            self.note_record_of(&settings.connect, &args.publishing.database);
-        }
-        let router = &settings.relay.router;
-        let topic = match topic {
-            Some(topic) => {
-                let (project, kind) = (&router.project, ResourceKind::Topic);
-                let topic = self.full_name("from-outbox", topic, project, kind)?;
-                self.require_separate_topic("from-outbox", &topic, router)?
-            }
-            None => UNPUBLISHED.to_owned(),
-        };
-        Some(Box::new(OutboxRows {
-            settings,
-            topic,
+    /// Reads the source and the routing of the outbox rows.
+    fn rows(&mut self, args: &ConsumerRebuildArgs) -> Option<OutboxRows> {
+        let outbox = self.outbox(&args.database);
+        let router = self.router(&args.messages);
+        let connect = match &args.outbox_url {
+            Some(url) => self.connect_to("outbox-url", url),
+            None => self.connect(&args.database.connection),
+        }?;
+        self.note_record_of(&connect, &args.database);
+        Some(OutboxRows {
+            connect,
+            outbox,
+            router,
+            endpoint: self.endpoint(&args.endpoint),
             aggregate_types: args.aggregate_type.clone(),
             dead_rows: if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop },
-        }))
+        })
     }
 
     /// Returns the full name of the subscription.

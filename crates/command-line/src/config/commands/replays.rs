@@ -116,19 +116,12 @@ impl ConfigBuilder<'_> {
     }
 
     /// Requires a topic that the relay does not publish to.
-    pub(in crate::config) fn require_separate_topic(
-        &mut self,
-        option: &'static str,
-        topic: &str,
-        router: &RouterConfig,
-    ) -> Option<String> {
+    fn require_separate_topic(&mut self, topic: &str, router: &RouterConfig) {
         let live = router.topic.to_string();
         if can_publish_to(&full(&router.project, &live), &full(&router.project, topic)) {
             let allowed = format!("a topic that --topic-template {live} does not lead to");
-            self.wrong(option, topic, allowed);
-            return None;
+            self.wrong("to-topic", topic, allowed);
         }
-        Some(topic.to_owned())
     }
 
     /// Returns the topic of a replay. A dry run without `--to-topic` uses the relay's own topic.
@@ -151,7 +144,7 @@ impl ConfigBuilder<'_> {
             let allowed = "not set; needed unless --to-topic is a full projects/…/topics/… name";
             self.wrong_or_missing("project", allowed);
         }
-        self.require_separate_topic("to-topic", &text, router);
+        self.require_separate_topic(&text, router);
         self.require_columns("to-topic", &template, &router.columns);
         Some(text)
     }

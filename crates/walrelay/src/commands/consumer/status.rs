@@ -285,7 +285,7 @@ mod tests {
         let paused = ConsumerStatus { paused: true, events: dead, ..status() };
         let resume = "to continue: walrelay consumer resume c, with the same --database-url";
         assert_eq!(head(paused, 3).1.as_deref(), Some(resume));
-        let begun = Some("a rebuild began, and new events are not read; run it again".to_owned());
+        let begun = Some("a rebuild began; run it again".to_owned());
         let (rebuilt, again) = head(ConsumerStatus { rebuild: begun, ..status() }, 0);
         assert_eq!(rebuilt, "a rebuild is unfinished; no message waits");
         assert_eq!(again.as_deref(), Some("run it again"));

@@ -92,34 +92,12 @@ impl Found {
             RebuildStep::WouldFill { rows, schema } => {
                 would.push(format!("apply {rows} row(s) in schema {schema} and switch to it"));
             }
-            RebuildStep::SchemaRebuildCancelled { .. } => result.result = "cancelled",
-            RebuildStep::RefillCancelled { subscription, .. } => {
-                result.result = "cancelled";
-                result.subscription = Some(subscription.clone());
-            }
-            RebuildStep::Subscription(step) => self.add_of_subscription(step),
-            _ => {}
-        }
-    }
-
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the other steps are no part of the result")]
-    fn add_of_subscription(&mut self, step: &SubscriptionStep) {
-        let Self { result, would } = self;
-        match step {
-            SubscriptionStep::SubscriptionReady { name, .. } => {
+            RebuildStep::Cancelled { .. } => result.result = "cancelled",
+            RebuildStep::Subscription(SubscriptionStep::SubscriptionReady { name, .. }) => {
                 result.subscription = Some(name.clone());
             }
-            SubscriptionStep::BegunFromTopic { generation, .. }
-            | SubscriptionStep::BegunFromOutbox { generation, .. } => {
+            RebuildStep::Subscription(SubscriptionStep::BegunFromTopic { generation, .. }) => {
                 (result.result, result.generation) = ("begun", Some(*generation));
-            }
-            SubscriptionStep::WouldPublish { rows, topic } => {
-                would.push(format!("publish {rows} row(s) to {topic} and apply them again"));
-            }
-            SubscriptionStep::RowsPublished { rows, .. } => result.rows = Some(*rows),
-            SubscriptionStep::RowsInInbox { usual, .. } => {
-                result.result = "rebuilt";
-                result.subscription = Some(usual.clone());
             }
             _ => {}
         }

@@ -18,19 +18,10 @@ const LOGGED_EVERY: Duration = Duration::from_secs(10);
 const BAR_CELLS: usize = 24;
 
 /// Shows the steps of a replay on standard error and in the log.
-#[derive(Debug)]
-pub(in crate::commands) struct StepPrinter {
-    /// The verb of the messages, as in `replaying`.
-    doing: &'static str,
+#[derive(Debug, Default)]
+pub(super) struct StepPrinter {
     /// The pass that is shown now.
     pass: Mutex<Option<Progress>>,
-}
-
-impl StepPrinter {
-    /// Creates the display for a verb.
-    pub(in crate::commands) fn new(doing: &'static str) -> Self {
-        Self { doing, pass: Mutex::new(None) }
-    }
 }
 
 impl StepSink<ReplayStep<'_>> for StepPrinter {
@@ -48,7 +39,7 @@ impl StepSink<ReplayStep<'_>> for StepPrinter {
             }
             ReplayStep::Reads(progress) => {
                 let mut pass = self.pass.lock().unwrap_or_else(PoisonError::into_inner);
-                pass.get_or_insert_with(|| Progress::new(progress)).next(self.doing);
+                pass.get_or_insert_with(|| Progress::new(progress)).next();
             }
             ReplayStep::ReadsNoMore(_) => {
                 let mut pass = self.pass.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +100,7 @@ impl Progress {
     }
 
     /// Redraws the line, or logs a message if one is due.
-    fn next(&mut self, doing: &str) {
+    fn next(&mut self) {
         let standing = self.standing();
         if self.is_seen {
             // An error is ignored, because standard error may be closed.
@@ -118,7 +109,7 @@ impl Progress {
             self.next_log = Instant::now() + LOGGED_EVERY;
             let Standing { rows, rate, position, left, .. } = standing;
             let seconds_left = left.map(|left| left.as_secs());
-            tracing::info!(rows, rows_per_second = rate, %position, seconds_left, "{doing}");
+            tracing::info!(rows, rows_per_second = rate, %position, seconds_left, "replaying");
         }
     }
 
