@@ -37,8 +37,8 @@ export NEXTEST_TEST_THREADS="${NEXTEST_TEST_THREADS:-$((3 * $(getconf _NPROCESSO
 log=$(mktemp)
 in_memory=
 trap 'rm -rf "$log" $in_memory' EXIT
-# Creating files is a third of the time of all servers, so where there is enough memory they are kept
-# there.
+# Creating files on a disk is a third of the processor time of the servers, so their data is in memory
+# where 8 GiB are free.
 available() { awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo 2>/dev/null; }
 if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && [ "$(available)" -ge 8 ]; then
   in_memory=$(mktemp -d /dev/shm/walrelay-XXXXXX)

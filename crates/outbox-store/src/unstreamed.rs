@@ -23,11 +23,11 @@ impl Unstreamed {
     #[must_use]
     pub fn of_row(row: &Row) -> Option<Self> {
         let names: Vec<String> = row.get("unstreamed");
-        match row.get::<_, Option<&str>>("relkind") {
-            _ if names.is_empty() => None,
-            Some("p") => Some(Self::Partitions(names)),
-            _ => Some(Self::Children(names)),
+        if names.is_empty() {
+            return None;
         }
+        let is_partitioned = row.get::<_, Option<&str>>("relkind") == Some("p");
+        Some(if is_partitioned { Self::Partitions(names) } else { Self::Children(names) })
     }
 
     /// Returns the quoted names.

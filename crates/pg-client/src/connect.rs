@@ -93,7 +93,8 @@ async fn refuse_pooler(client: &SqlClient, config: &ConnectConfig) -> Result<(),
     Ok(())
 }
 
-/// Returns whether the server process works on a statement, or hides its state.
+/// Returns whether the server process works on a statement, or hides its state. Without a process,
+/// the server may work as long as it answers.
 async fn is_working(config: ConnectConfig, pid: Option<i32>) -> Result<bool, PgError> {
     let client = connect_unwatched(&config).await?;
     let Some(pid) = pid else { return Ok(true) };

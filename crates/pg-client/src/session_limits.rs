@@ -88,8 +88,8 @@ pub fn startup_limits() -> impl Iterator<Item = (&'static str, &'static str)> {
     names_of(LimitHandling::Set, |since| since <= OLDEST).map(|name| (name, "0"))
 }
 
-/// SQL that switches off the limits of this session. Names that the server does not know are left
-/// out. The first statement keeps a short limit from cancelling the second one.
+/// SQL that switches off the limits of this session, also a switch by `0`. Names that the server does
+/// not know are left out. The first statement keeps a short limit from cancelling the second one.
 pub static SET_SESSION_LIMITS: LazyLock<String> = LazyLock::new(|| {
     let names: Vec<_> = names_of(LimitHandling::Set, |_| true).map(quote_literal).collect();
     // spliced: the names of settings, which are constants.

@@ -122,8 +122,8 @@ pub struct DatabaseConfig {
 pub struct RunConfig {
     /// Settings of the relay.
     pub settings: Settings,
-    /// Whether the tables and columns are those on record, or no others were given. The relay then
-    /// follows changes of the record.
+    /// Whether the given publication, tables and columns do not differ from the record. The relay
+    /// then follows changes of the record.
     pub follows_record: bool,
     /// The reaction to a lost slot.
     pub on_slot_lost: OnSlotLost,

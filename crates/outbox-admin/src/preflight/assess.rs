@@ -287,12 +287,12 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
     }
     let found = facts.outbox_tables.iter().filter_map(|table| table.found.as_ref());
     let unstreamed = found.filter_map(|found| found.unstreamed.as_ref());
-    let children: Vec<&String> = unstreamed.flat_map(Unstreamed::names).collect();
+    let unstreamed: Vec<&String> = unstreamed.flat_map(Unstreamed::names).collect();
     for published in &publication.tables {
         // Without this entry, the rows of a child would still be unpublished. The finding about its
         // parent has the fix.
-        let is_child = children.contains(&&published.name.to_string());
-        if !request.outbox.tables.contains(&published.name) && !is_child {
+        let is_unstreamed = unstreamed.contains(&&published.name.to_string());
+        if !request.outbox.tables.contains(&published.name) && !is_unstreamed {
             findings.error(
                 Code::PublicationUnsuitable,
                 &subject,

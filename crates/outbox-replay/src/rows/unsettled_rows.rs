@@ -282,8 +282,8 @@ impl UnsettledRows {
         let others = all.iter().filter(|it| it.name != table.name);
         let is_unique: String = others
             .map(|it| {
-                let (name, event_id) = (&it.name, it.event_id());
-                format!(" AND NOT EXISTS (SELECT FROM {name} AS t WHERE {event_id} = numbered.id)")
+                let (name, event_id, is_own) = (&it.name, it.event_id(), own_rows_sql(&it.name, "t"));
+                format!(" AND NOT EXISTS (SELECT FROM {name} AS t WHERE {is_own} AND {event_id} = numbered.id)")
             })
             .collect();
         // spliced: the query of the rows.

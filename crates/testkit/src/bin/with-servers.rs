@@ -30,8 +30,8 @@ const TEST_THREADS_VARIABLE: &str = "NEXTEST_TEST_THREADS";
 /// The number of servers of the default version without that variable.
 const SERVERS_DEFAULT: usize = 2;
 
-/// Settings of servers that the tests share. Autovacuum would visit each database all the time. The
-/// servers may be in memory.
+/// Settings of servers that the tests share. Autovacuum would visit each database all the time.
+/// There is little WAL, because the data may be in memory.
 const SETTINGS: [(&str, &str); 3] =
     [("autovacuum_naptime", "1d"), ("max_wal_size", "128MB"), ("min_wal_size", "64MB")];
 

@@ -2,14 +2,13 @@
 //! text.
 
 use walrelay_command_line::config::{Command, DefinitionPlace};
-use walrelay_outbox_replay::existing_definition;
 use walrelay_outbox_store::Definition;
-use walrelay_pg_client::connect_sql;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
 
 use self::shared::answer_timeout::ANSWER_TIMEOUT;
 use self::shared::cancellable::run_until_shutdown;
+use self::shared::definition_on_record::definition_on_record;
 
 pub mod anchor;
 pub mod audit;
@@ -45,11 +44,9 @@ pub async fn read_recorded(command: &Command, place: DefinitionPlace) -> Result<
         true => place.connect.with_patience(ANSWER_TIMEOUT),
         false => place.connect,
     };
-    let client = connect_sql(&connect).await?;
-    let found = existing_definition(&client, &place.slot).await;
-    client.close().await;
     // The record is only read, also by a command that writes elsewhere.
-    found.map_err(|error| Error::from(error).for_read_only_command(connect.user()))
+    let found = definition_on_record(&connect, &place.slot).await;
+    found.map_err(|error| error.for_read_only_command(connect.user()))
 }
 
 /// Runs the command of the command line.

@@ -13,7 +13,7 @@ use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::maintenance::MaintenanceTask;
 use walrelay_outbox_replay::recovery::{self, RecoveryEnd, fill};
-use walrelay_outbox_replay::{existing_definition, rows_of_transaction};
+use walrelay_outbox_replay::rows_of_transaction;
 use walrelay_outbox_store::{Condition, Definition, note_wait, read_relay_row};
 use walrelay_pg_client::{connect_outbox, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
@@ -30,6 +30,7 @@ use walrelay_reports::error::Error;
 use walrelay_reports::explain;
 use walrelay_reports::fixes::relay::stop_reason;
 
+use super::shared::definition_on_record::definition_on_record;
 use super::shared::telemetry_export::with_telemetry;
 use crate::http::{self, Observed};
 use crate::request_spans::Traced;
@@ -42,6 +43,7 @@ use crate::request_spans::Traced;
 /// Returns the error that ended the relay.
 pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new());
+    metrics.set_info(&config.settings.relay.outbox);
     let observed = Observed::of_relay(health.clone(), metrics.clone());
     let (otlp, exported) = (config.otlp.take(), observed.clone());
     let spans_dropped = metrics.spans_dropped.clone();
@@ -96,9 +98,8 @@ impl RelayProcess<'_> {
             token = publisher.authenticate() => token.map_err(Error::PubSub)?,
         }
         let publisher = Traced::new(publisher, spans);
-        self.metrics.set_info(&settings.relay.outbox);
         loop {
-            // Dropping the set stops the tasks, which work on the tables of before.
+            // Dropping the set stops the tasks. They work on the tables that were on record.
             let mut tasks = JoinSet::new();
             self.spawn_periodic(&settings, &mut tasks);
             let Err(error) = self.stream_and_recover(&settings, &publisher).await else {
@@ -203,16 +204,16 @@ impl RelayProcess<'_> {
 
     async fn stream(
         &self,
-        all: &Settings,
+        settings: &Settings,
         publisher: Traced<GrpcPublisher>,
         waits_for: WaitsFor,
     ) -> Result<(), RelayError> {
-        let Settings { relay, pubsub, until, .. } = all;
-        let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
-        let settings = SessionSettings { waits_for, fix_of: explain::fix_of_shard, ..settings };
+        let Settings { relay, pubsub, until, .. } = settings;
+        let session = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
+        let session = SessionSettings { waits_for, fix_of: explain::fix_of_shard, ..session };
         let supervisor = Supervisor {
-            settings: &settings,
-            server: Postgres::new(all, self.health.clone()),
+            settings: &session,
+            server: Postgres::new(settings, self.health.clone()),
             publisher,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
@@ -255,13 +256,8 @@ async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
 /// `init` has added a table, or a table was renamed. None also if nothing can be read.
 async fn changed_outbox(settings: &Settings) -> Option<(String, Definition)> {
     let Settings { connect, relay, .. } = settings;
-    let reading = async {
-        let client = connect_sql(connect).await.ok()?;
-        let found = existing_definition(&client, relay.outbox.base_slot()).await;
-        client.close().await;
-        found.ok()
-    };
-    let recorded = timeout(SEARCH_TIMEOUT, reading).await.ok()??;
+    let reading = definition_on_record(connect, relay.outbox.base_slot());
+    let recorded = timeout(SEARCH_TIMEOUT, reading).await.ok()?.ok()?;
     let here = Definition::of(&relay.outbox, &relay.router.columns);
     here.difference_from(&recorded).map(|change| (change, recorded))
 }

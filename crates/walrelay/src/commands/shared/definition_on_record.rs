@@ -1,0 +1,21 @@
+//! Reads the record of an outbox over a connection of its own.
+
+use walrelay_outbox_replay::existing_definition;
+use walrelay_outbox_store::Definition;
+use walrelay_pg_client::{ConnectConfig, connect_sql};
+use walrelay_reports::error::Error;
+
+/// Reads the definition of the outbox with this slot, given without the number of a shard.
+///
+/// # Errors
+///
+/// Postgres cannot be reached, or has no definition of the outbox.
+pub(in crate::commands) async fn definition_on_record(
+    connect: &ConnectConfig,
+    slot: &str,
+) -> Result<Definition, Error> {
+    let client = connect_sql(connect).await?;
+    let found = existing_definition(&client, slot).await;
+    client.close().await;
+    Ok(found?)
+}
