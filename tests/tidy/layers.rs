@@ -22,6 +22,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-reports"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests", "walrelay-simulation"],
+    &["walrelay-bench-peers"],
 ];
 
 /// Crates that the tests of any crate may use.
