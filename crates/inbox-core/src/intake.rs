@@ -533,6 +533,10 @@ impl<M> Intake<M> {
     /// Drops the deliveries that Pub/Sub reports as no longer ours. Exactly-once subscriptions
     /// report this.
     pub fn disowned(&mut self, ack_ids: &[String]) {
+        // Nearly every confirmation refuses none, and the held messages may be thousands.
+        if ack_ids.is_empty() {
+            return;
+        }
         let lost: BTreeSet<&String> = ack_ids.iter().collect();
         let tickets: Vec<Ticket> = self
             .held
