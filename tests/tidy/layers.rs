@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-relay"],
     &["walrelay-outbox-replay"],
     &["walrelay-outbox-admin"],
-    &["walrelay-consumer-rebuild"],
+    &["walrelay-inbox-admin"],
     &["walrelay-command-line"],
     &["walrelay-reports"],
     &["walrelay"],

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use walrelay_core::Heartbeat;
 
-use crate::operator::pending_counts::Waiting;
+use crate::pending_counts::Waiting;
 
 /// The current activity of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

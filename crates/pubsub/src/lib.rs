@@ -27,6 +27,7 @@ mod pool;
 mod pull_response;
 mod roots;
 mod subscriber;
+mod time;
 mod wire;
 
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use iam::IamBinding;
 pub use monitoring::{BACKLOG_METRIC, OLDEST_METRIC, SubscriptionBacklog};
 pub use pull_response::{Delivered, MalformedMessage, MessageRef, ReceivedMessage};
 pub use subscriber::{DELETED_TOPIC, StreamingPull, Subscriber, is_announced_end};
+pub use time::{parse_rfc3339, time_at};
 
 /// Installs ring as the process's cryptography provider for TLS and credentials.
 ///

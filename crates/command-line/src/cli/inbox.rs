@@ -1,7 +1,7 @@
 //! The command line of `inbox`.
 
 use clap::{Args, Subcommand};
-use walrelay_inbox::operator::event_commands::InboxState;
+use walrelay_inbox_admin::event_commands::InboxState;
 
 use super::failed_events::{EditFiles, EventFilterArgs, PageArgs};
 use super::{ARGUMENTS, ChangeArgs};

@@ -15,9 +15,9 @@ use crate::apply::subscription_check::TopicState;
 use crate::event::Event;
 use crate::health::{Health, HeldTotals};
 use crate::metrics::{Metrics, ROWS_DEAD, ROWS_RETRYING};
-use crate::operator::pending_counts::Waiting;
-use crate::operator::unfinished_rebuild::UnfinishedRebuild;
+use crate::pending_counts::Waiting;
 use crate::trace::{TraceEnd, Tracer};
+use crate::unfinished_rebuild::UnfinishedRebuild;
 
 /// An outage shorter than this is not reported, because a broken connection is usually back by
 /// then.

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use serde::Serialize;
 use walrelay_command_line::config::AuditConfig;
 use walrelay_errors::Code;
-use walrelay_inbox::Messages;
-use walrelay_inbox::operator::audit::{
+use walrelay_inbox_admin::Messages;
+use walrelay_inbox_admin::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
 };
 use walrelay_outbox_admin::protocols::{

@@ -12,15 +12,16 @@ use walrelay_command_line::config::{
     ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxPruneOrder, OutputFormat,
 };
 use walrelay_command_line::units::show_duration;
-use walrelay_consumer_rebuild::succeeds;
 use walrelay_errors::Code;
-use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
-use walrelay_inbox::operator::event_commands::ConsumerGeneration;
-use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{
-    InboxError, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, Scaffold, inbox_migrations,
-    migrate_inbox, redelivery_window_with_dead_letters, refuse_other_encoding,
+    InboxError, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, inbox_migrations, migrate_inbox,
+    redelivery_window_with_dead_letters, refuse_other_encoding,
 };
+use walrelay_inbox_admin::Scaffold;
+use walrelay_inbox_admin::admin::{self, RegisteredConsumer};
+use walrelay_inbox_admin::event_commands::ConsumerGeneration;
+use walrelay_inbox_admin::prunable_rows::prunable_rows;
+use walrelay_inbox_admin::succeeds;
 use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_shared, schema, sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
@@ -140,7 +141,7 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     let ConsumerSetUp { name, subscription, endpoint, create, format } = set_up;
     let mut report = SetUpReport::new(*format, name);
     refuse_other_encoding(client).await?;
-    let is_there = admin::has_inbox(client).await.map_err(Error::Inbox)?;
+    let is_there = walrelay_inbox::access::has_inbox(client).await.map_err(Error::Inbox)?;
     migrate_inbox(client).await.map_err(InboxError::Store)?;
     report.add(!is_there, "tables and functions of the inbox".to_owned())?;
     if let Some(reads) = moved_to(client, name, subscription).await? {
@@ -240,7 +241,7 @@ impl ExistingConsumer {
 }
 
 async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<(), Error> {
-    let Scaffold { sql, closing } = walrelay_inbox::scaffold(client, table).await?;
+    let Scaffold { sql, closing } = walrelay_inbox_admin::scaffold(client, table).await?;
     print(&sql)?;
     if let Some(closing) = closing {
         // The printed SQL goes into a file, and may be run unread, so the warning goes to the log.

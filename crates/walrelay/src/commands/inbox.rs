@@ -2,7 +2,7 @@
 
 use walrelay_command_line::config::{ChangeMode, EditFiles, InboxConfig, InboxEdit};
 use walrelay_inbox::InboxError;
-use walrelay_inbox::operator::event_commands::{
+use walrelay_inbox_admin::event_commands::{
     ConsumerGeneration, InboxEvent, InboxPage, InboxQuery, InboxState, Replacement, StoredMessage,
 };
 use walrelay_pg_client::{SqlClient, connect_shared};

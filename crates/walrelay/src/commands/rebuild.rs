@@ -7,7 +7,7 @@ mod result;
 use std::path::{Path, PathBuf};
 
 use walrelay_command_line::config::{Rebuild, RebuildIntoConfig, Source};
-use walrelay_consumer_rebuild::{ConsumerRebuild, RebuildSession, SchemaRebuild};
+use walrelay_inbox_admin::{ConsumerRebuild, RebuildSession, SchemaRebuild};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use walrelay_consumer_rebuild::{KeyRebuild, OutboxRows};
-use walrelay_inbox::operator::event_commands::InboxQuery;
+use walrelay_inbox_admin::event_commands::InboxQuery;
+use walrelay_inbox_admin::{KeyRebuild, OutboxRows};
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::{Endpoint, TopicSettings};
 

@@ -1,7 +1,7 @@
 //! The arguments of `consumer`.
 
-use walrelay_consumer_rebuild::{KeyRebuild, OutboxRows};
 use walrelay_inbox::{Dedupe, Effect, IdleKeys, InboxRetention, OnGap, Settings, Until};
+use walrelay_inbox_admin::{KeyRebuild, OutboxRows};
 use walrelay_outbox_replay::replay::DeadRows;
 
 use super::super::builder::ConfigBuilder;

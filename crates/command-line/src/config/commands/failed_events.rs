@@ -1,6 +1,6 @@
 //! The arguments of `dispatch` and `inbox`.
 
-use walrelay_inbox::operator::event_commands::{InboxQuery, InboxState};
+use walrelay_inbox_admin::event_commands::{InboxQuery, InboxState};
 use walrelay_outbox_store::{DispatchQuery, DispatchStatus, StateFilter};
 
 use super::super::builder::ConfigBuilder;

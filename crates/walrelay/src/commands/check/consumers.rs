@@ -9,11 +9,11 @@ use tokio::time::timeout;
 use walrelay_command_line::config::InboxPlace;
 use walrelay_command_line::units::show_duration;
 use walrelay_errors::{Chain, Code, Coded};
-use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
 use walrelay_inbox::{
     InboxError, SubscriptionWarning, redelivery_window_with_dead_letters, refuse_other_encoding,
     unlogged_inbox_tables,
 };
+use walrelay_inbox_admin::admin::{RegisteredConsumer, registered};
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, Subscriber};

@@ -5,7 +5,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Chain;
-use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
+use walrelay_inbox_admin::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_pg_client::SqlClient;
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
 use walrelay_reports::error::Error;
@@ -232,7 +232,7 @@ pub(super) async fn status(
 
 #[cfg(test)]
 mod tests {
-    use walrelay_inbox::operator::consumer_status::EventCounts;
+    use walrelay_inbox_admin::consumer_status::EventCounts;
     use walrelay_testkit::json_page::assert_documented;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! The log messages of a rebuild.
 
-use walrelay_consumer_rebuild::RebuildNote;
+use walrelay_inbox_admin::RebuildNote;
 use walrelay_reports::steps::rebuild::out_of_reach;
 
 /// Logs a note.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use walrelay_command_line::config::KeyReset;
-use walrelay_inbox::{KeyPosition, reset_key};
+use walrelay_inbox_admin::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;

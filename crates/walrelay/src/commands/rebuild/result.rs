@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use serde::Serialize;
 use walrelay_command_line::config::{ChangeMode, OutputFormat};
-use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, SubscriptionStep};
 use walrelay_errors::BoxedError;
+use walrelay_inbox_admin::{RebuildChange, RebuildStep, SubscriptionStep};
 use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_reports::error::Error;
 use walrelay_reports::json::json_text;
