@@ -141,6 +141,16 @@ pub(crate) fn pages_are_linked(files: &Files) -> Vec<Finding> {
             Some(_) | None => {}
         }
     }
+    for (index, folder, list) in [
+        ("docs/SUMMARY.md", "docs/", contents),
+        ("docs/decisions/README.md", "docs/decisions/", decisions),
+    ] {
+        let linked = list.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let pages = linked.filter(|page| page.ends_with(".md"));
+        let missing = pages.filter(|page| !files.contains_key(&format!("{folder}{page}")));
+        let remedy = |page: &str| format!("{page} does not exist: remove its line");
+        findings.extend(missing.map(|page| Finding::new(index, 1, remedy(page))));
+    }
     findings
 }
 
@@ -206,10 +216,10 @@ mod planted_faults {
     }
 
     #[test]
-    fn a_page_that_nobody_links_is_found() {
+    fn a_page_that_nobody_links_and_a_link_without_a_page_are_found() {
         let all = files(&[
-            ("docs/SUMMARY.md", "[Guarantees](guarantees.md) [Two](decisions/two.md)"),
-            ("docs/decisions/README.md", "[Three](three.md)"),
+            ("docs/SUMMARY.md", "[Guarantees](guarantees.md) [Two](decisions/two.md) [Part]()"),
+            ("docs/decisions/README.md", "[Three](three.md) [Four](four.md)"),
             ("docs/guarantees.md", ""),
             ("docs/reference/errors.md", ""),
             ("docs/decisions/one.md", ""),
@@ -222,6 +232,7 @@ mod planted_faults {
             "docs/decisions/one.md",
             "docs/decisions/two.md",
             "docs/reference/errors.md",
+            "docs/decisions/README.md",
         ];
         assert_eq!(places(&pages_are_linked(&all)), expected.map(|path| (path, 1)));
     }
