@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::database::Server;
-use crate::failure::Failure;
-use crate::peers::consumers::extent::ConsumerExtent;
-use crate::peers::consumers::place::Place;
-use crate::peers::description::{Peer, Variant};
-use crate::peers::samples::Samples;
-use crate::process::Process;
+use crate::consumers::extent::ConsumerExtent;
+use crate::consumers::place::Place;
+use crate::description::{Peer, Variant};
+use crate::samples::Samples;
+use walrelay_bench::database::Server;
+use walrelay_bench::failure::Failure;
+use walrelay_bench::process::Process;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 

@@ -1,6 +1,6 @@
 //! How much is measured of each consumer.
 
-use crate::size::Size;
+use walrelay_bench::size::Size;
 
 /// How much is measured of each consumer.
 #[derive(Debug, Clone, Copy)]

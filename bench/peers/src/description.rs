@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::failure::Failure;
-use crate::peers::fault_kind::FaultKind;
+use crate::fault_kind::FaultKind;
+use walrelay_bench::failure::Failure;
 
 /// The file in the folder of a peer.
 pub(crate) const PEER_FILE: &str = "peer.toml";
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn every_shipped_description_is_readable() {
-        let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("relays");
         let all = read_all(&peers, PEER_FILE, &Places::new()).unwrap();
         assert_eq!(all[0].folder, "walrelay");
         for peer in &all {
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_not_installed_names_the_reason() {
-        let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("relays");
         let places = vec![("installed", "/nowhere".to_owned())];
         let all = read_all(&peers, PEER_FILE, &places).unwrap();
         let debezium = all.iter().find(|it| it.folder == "debezium").unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::size::Size;
+use walrelay_bench::size::Size;
 
 /// Production Pub/Sub answers a publish request after about this time.
 pub(super) const REPLY_MILLIS: u64 = 20;

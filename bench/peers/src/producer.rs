@@ -7,7 +7,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_postgres::Client;
 use walrelay_testkit::postgres::TestClient;
 
-use crate::failure::Failure;
+use walrelay_bench::failure::Failure;
 
 /// The pause before the producer connects again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use crate::failure::Failure;
-use crate::peers::consumers;
-use crate::peers::drain::{DrainFigures, DrainRound};
-use crate::peers::faults::FaultFigures;
-use crate::peers::live::LiveFigures;
-use crate::peers::results::{FOREIGN_SHARE_MAX, Measured, PeersResults};
-use crate::report::table;
-use crate::statistics::{median, number};
+use crate::consumers;
+use crate::drain::{DrainFigures, DrainRound};
+use crate::faults::FaultFigures;
+use crate::live::LiveFigures;
+use crate::results::{FOREIGN_SHARE_MAX, Measured, PeersResults};
+use walrelay_bench::failure::Failure;
+use walrelay_bench::report::table;
+use walrelay_bench::statistics::{median, number};
 
 /// Writes `latest.json` and `latest.md`.
 pub(crate) fn write(results: &PeersResults, dir: &Path) -> Result<(), Failure> {

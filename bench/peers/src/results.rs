@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use crate::machine::Machine;
-use crate::peers::consumers::results::MeasuredConsumer;
-use crate::peers::description::Variant;
-use crate::peers::drain::DrainFigures;
-use crate::peers::faults::FaultFigures;
-use crate::peers::live::LiveFigures;
-use crate::size::Size;
+use crate::consumers::results::MeasuredConsumer;
+use crate::description::Variant;
+use crate::drain::DrainFigures;
+use crate::faults::FaultFigures;
+use crate::live::LiveFigures;
+use walrelay_bench::machine::Machine;
+use walrelay_bench::size::Size;
 
 /// A run is marked when other programs used more than this share of the processors.
 pub(super) const FOREIGN_SHARE_MAX: f64 = 0.05;

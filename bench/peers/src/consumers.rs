@@ -15,21 +15,21 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::database::{CommitDurability, Server};
-use crate::failure::Failure;
-use crate::peers::consumers::extent::ConsumerExtent;
-use crate::peers::consumers::faults::Fault;
-use crate::peers::consumers::results::MeasuredConsumer;
-use crate::peers::description::{CONSUMER_FILE, Peer, Variant, absolute, read_all};
-use crate::peers::results::{PeersResults, Skipped};
-use crate::sink::SUBSCRIPTION;
-use crate::terminal;
+use crate::consumers::extent::ConsumerExtent;
+use crate::consumers::faults::Fault;
+use crate::consumers::results::MeasuredConsumer;
+use crate::description::{CONSUMER_FILE, Peer, Variant, absolute, read_all};
+use crate::results::{PeersResults, Skipped};
+use walrelay_bench::database::{CommitDurability, Server};
+use walrelay_bench::failure::Failure;
+use walrelay_bench::sink::SUBSCRIPTION;
+use walrelay_bench::terminal;
 
 /// Where the consumers and their parts are.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConsumersOptions {
     /// The folder with one folder per consumer.
-    #[arg(long, value_name = "DIRECTORY", default_value = "bench/consumers")]
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/peers/consumers")]
     consumers: PathBuf,
     /// The folder that scripts/install-clients.sh builds into.
     #[arg(long, value_name = "DIRECTORY", default_value = ".servers/clients")]

@@ -7,17 +7,17 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::database::Server;
-use crate::failure::Failure;
-use crate::peers::check::{self, Verdict};
-use crate::peers::description::{Peer, Variant};
-use crate::peers::extent::{Extent, Patience, REPLY_MILLIS};
-use crate::peers::fault_kind::{FaultKind, KILL_INTERVAL};
-use crate::peers::live::START_LIMIT;
-use crate::peers::producer::{Stream, key_name, produce};
-use crate::peers::supervisor::{POLL_INTERVAL, Supervisor, arrivals, wait_quiet};
-use crate::peers::workplace::Workplace;
-use crate::sink::Keeping;
+use crate::check::{self, Verdict};
+use crate::description::{Peer, Variant};
+use crate::extent::{Extent, Patience, REPLY_MILLIS};
+use crate::fault_kind::{FaultKind, KILL_INTERVAL};
+use crate::live::START_LIMIT;
+use crate::producer::{Stream, key_name, produce};
+use crate::supervisor::{POLL_INTERVAL, Supervisor, arrivals, wait_quiet};
+use crate::workplace::Workplace;
+use walrelay_bench::database::Server;
+use walrelay_bench::failure::Failure;
+use walrelay_bench::sink::Keeping;
 
 const ROWS_PER_SECOND: u32 = 500;
 const KEYS: u64 = 50;

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 use walrelay_testkit::http_get;
 
-use crate::failure::Failure;
-use crate::peers::check::Arrival;
-use crate::peers::extent::Patience;
-use crate::peers::workplace::Workplace;
-use crate::process::Process;
-use crate::sink::Sink;
+use crate::check::Arrival;
+use crate::extent::Patience;
+use crate::workplace::Workplace;
+use walrelay_bench::failure::Failure;
+use walrelay_bench::process::Process;
+use walrelay_bench::sink::Sink;
 
 /// The pause before an ended process is started again, for every peer the same.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);

@@ -1,13 +1,13 @@
 //! The tables of the compared consumers.
 
-use crate::peers::consumers::drain::{ConsumerDrain, ConsumerRound};
-use crate::peers::consumers::faults::ConsumerFault;
-use crate::peers::consumers::results::MeasuredConsumer;
-use crate::report::table;
-use crate::statistics::{median, number};
+use crate::consumers::drain::{ConsumerDrain, ConsumerRound};
+use crate::consumers::faults::ConsumerFault;
+use crate::consumers::results::MeasuredConsumer;
+use walrelay_bench::report::table;
+use walrelay_bench::statistics::{median, number};
 
 /// Returns the tables as Markdown. Empty if no consumer was measured.
-pub(in crate::peers) fn markdown(measured: &[MeasuredConsumer]) -> String {
+pub(crate) fn markdown(measured: &[MeasuredConsumer]) -> String {
     if measured.is_empty() {
         return String::new();
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::peers::extent::Extent;
+use crate::extent::Extent;
 
 /// The time from one kill to the next. A peer on a JVM needs most of it to start.
 pub(super) const KILL_INTERVAL: Duration = Duration::from_secs(5);

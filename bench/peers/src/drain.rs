@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::database::Server;
-use crate::failure::Failure;
-use crate::peers::description::{Peer, Variant};
-use crate::peers::extent::Extent;
-use crate::peers::samples::Samples;
-use crate::peers::workplace::Workplace;
-use crate::process::Process;
-use crate::sink::Keeping;
+use crate::description::{Peer, Variant};
+use crate::extent::Extent;
+use crate::samples::Samples;
+use crate::workplace::Workplace;
+use walrelay_bench::database::Server;
+use walrelay_bench::failure::Failure;
+use walrelay_bench::process::Process;
+use walrelay_bench::sink::Keeping;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use walrelay_testkit::process::clean_command;
 
-use crate::database::{Database, Server};
-use crate::failure::Failure;
-use crate::peers::description::{Peer, Variant, render};
-use crate::peers::extent::REPLY_MILLIS;
-use crate::process::{Output, Process};
-use crate::sink::{Keeping, Sink, SinkOptions, TOPIC};
+use crate::description::{Peer, Variant, render};
+use crate::extent::REPLY_MILLIS;
+use walrelay_bench::database::{Database, Server};
+use walrelay_bench::failure::Failure;
+use walrelay_bench::process::{Output, Process};
+use walrelay_bench::sink::{Keeping, Sink, SinkOptions, TOPIC};
 
 /// A place in which a peer runs.
 pub(crate) struct Workplace {

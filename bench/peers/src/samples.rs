@@ -1,8 +1,8 @@
 //! The progress of a drain, and the rates that follow from it.
 
-use crate::failure::Failure;
-use crate::process::Usage;
-use crate::statistics;
+use walrelay_bench::failure::Failure;
+use walrelay_bench::process::Usage;
+use walrelay_bench::statistics;
 
 /// A count at a time.
 #[derive(Debug, Clone, Copy)]

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::peers::consumers::drain::ConsumerDrain;
-use crate::peers::consumers::faults::ConsumerFault;
-use crate::peers::description::Variant;
-use crate::terminal;
+use crate::consumers::drain::ConsumerDrain;
+use crate::consumers::faults::ConsumerFault;
+use crate::description::Variant;
+use walrelay_bench::failure::Failure;
+use walrelay_bench::terminal;
 
 /// One variant of one consumer, as measured.
 #[derive(Debug, Serialize)]
-pub(in crate::peers) struct MeasuredConsumer {
+pub(crate) struct MeasuredConsumer {
     pub(super) consumer: String,
     pub(super) variant: String,
     pub(super) licence: String,

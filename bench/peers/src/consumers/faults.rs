@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::database::{Database, Server};
-use crate::failure::Failure;
-use crate::peers::consumers::extent::ConsumerExtent;
-use crate::peers::consumers::place::Place;
-use crate::peers::description::{Peer, Variant};
-use crate::process::Process;
+use crate::consumers::extent::ConsumerExtent;
+use crate::consumers::place::Place;
+use crate::description::{Peer, Variant};
+use walrelay_bench::database::{Database, Server};
+use walrelay_bench::failure::Failure;
+use walrelay_bench::process::Process;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 

@@ -7,12 +7,12 @@ use tokio_postgres::Client;
 use walrelay_testkit::process::clean_command;
 use walrelay_testkit::proxy::{Network, Proxy};
 
-use crate::consume::{fill, set_up};
-use crate::database::{Database, Rows, Server};
-use crate::failure::Failure;
-use crate::peers::description::{Peer, Variant, render};
-use crate::process::{Output, Process};
-use crate::sink::Sink;
+use crate::description::{Peer, Variant, render};
+use walrelay_bench::consume::{fill, set_up};
+use walrelay_bench::database::{Database, Rows, Server};
+use walrelay_bench::failure::Failure;
+use walrelay_bench::process::{Output, Process};
+use walrelay_bench::sink::Sink;
 
 const KEYS: u32 = 1_000;
 const PAYLOAD_BYTES: u32 = 200;

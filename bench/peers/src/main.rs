@@ -20,25 +20,63 @@ mod supervisor;
 mod workplace;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Parser, Subcommand};
 
-use crate::database::{CommitDurability, Server};
-use crate::failure::Failure;
-use crate::machine::{Machine, ProcessorTicks};
-use crate::size::Size;
-use crate::{suite, terminal};
+use walrelay_bench::consume::SubscribeOptions;
+use walrelay_bench::database::{CommitDurability, Server};
+use walrelay_bench::failure::Failure;
+use walrelay_bench::machine::{Machine, ProcessorTicks};
+use walrelay_bench::sink::SinkOptions;
+use walrelay_bench::size::Size;
+use walrelay_bench::{consume, sink, suite, terminal};
 
-use self::consumers::ConsumersOptions;
-use self::description::{PEER_FILE, Peer, Variant, absolute, read_all};
-use self::extent::{Extent, REPLY_MILLIS};
-use self::fault_kind::FaultKind;
-use self::faults::FaultRun;
-use self::results::{Measured, PeersResults, Skipped};
+use crate::consumers::ConsumersOptions;
+use crate::description::{PEER_FILE, Peer, Variant, absolute, read_all};
+use crate::extent::{Extent, REPLY_MILLIS};
+use crate::fault_kind::FaultKind;
+use crate::faults::FaultRun;
+use crate::results::{Measured, PeersResults, Skipped};
+
+/// Measures the relay beside other tools; prints tables and writes JSON.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct CommandLine {
+    #[command(flatten)]
+    peers: PeersOptions,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// The parts that are measured in processes of their own.
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// The embedded Pub/Sub.
+    Sink(SinkOptions),
+    /// Google's Rust subscriber.
+    Subscribe(SubscribeOptions),
+}
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    let done = match line.part {
+        None => execute(&line.peers),
+        Some(Part::Sink(options)) => sink::execute(options),
+        Some(Part::Subscribe(options)) => consume::execute(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            terminal::complain(&*error);
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Which peers to compare, and where their parts are.
 #[derive(Debug, Args)]
-pub(crate) struct PeersOptions {
+struct PeersOptions {
     /// How much is measured.
     #[arg(long, value_enum, default_value = "full")]
     size: Size,
@@ -50,7 +88,7 @@ pub(crate) struct PeersOptions {
     #[arg(long, value_name = "FILE")]
     relay: Option<PathBuf>,
     /// The folder with one folder per peer.
-    #[arg(long, value_name = "DIRECTORY", default_value = "bench/peers")]
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/peers/relays")]
     peers: PathBuf,
     /// The folder that scripts/install-peers.sh installs into.
     #[arg(long, value_name = "DIRECTORY", default_value = ".servers/peers")]
@@ -66,7 +104,7 @@ pub(crate) struct PeersOptions {
 }
 
 /// Runs the comparison.
-pub(crate) fn execute(options: &PeersOptions) -> Result<(), Failure> {
+fn execute(options: &PeersOptions) -> Result<(), Failure> {
     let relay = match &options.relay {
         Some(relay) => relay.clone(),
         None => suite::default_binary()?,

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::database::Server;
-use crate::failure::Failure;
-use crate::peers::check::{self, Arrival};
-use crate::peers::description::{Peer, Variant};
-use crate::peers::extent::{Extent, Patience};
-use crate::peers::producer::{Stream, produce};
-use crate::peers::supervisor::{Supervisor, arrivals, wait_quiet};
-use crate::peers::workplace::Workplace;
-use crate::sink::Keeping;
-use crate::statistics::percentile;
+use crate::check::{self, Arrival};
+use crate::description::{Peer, Variant};
+use crate::extent::{Extent, Patience};
+use crate::producer::{Stream, produce};
+use crate::supervisor::{Supervisor, arrivals, wait_quiet};
+use crate::workplace::Workplace;
+use walrelay_bench::database::Server;
+use walrelay_bench::failure::Failure;
+use walrelay_bench::sink::Keeping;
+use walrelay_bench::statistics::percentile;
 
 pub(crate) const RATES: [u32; 2] = [500, 2_000];
 
