@@ -115,7 +115,7 @@ pub(crate) fn members_inherit_the_lints(files: &Files) -> Vec<Finding> {
 /// The contents of the documentation. A page that it does not name is not part of the book.
 const CONTENTS: &str = "SUMMARY.md";
 
-/// The folder of decision records, which have an index with their status.
+/// The folder of decision records. Only its index is part of the book.
 const DECISIONS: &str = "decisions/";
 
 pub(crate) fn pages_are_linked(files: &Files) -> Vec<Finding> {
@@ -132,12 +132,13 @@ pub(crate) fn pages_are_linked(files: &Files) -> Vec<Finding> {
             let remedy = format!("nobody finds this page: link ({inner}) in {index}");
             findings.push(Finding::new(path, 1, remedy));
         };
-        if !contents.contains(&format!("({inner})")) {
-            finding("docs/SUMMARY.md");
-        }
         let record = inner.strip_prefix(DECISIONS).filter(|name| *name != "README.md");
-        if record.is_some_and(|name| !decisions.contains(&format!("({name})"))) {
-            finding("docs/decisions/README.md, with its status");
+        match record {
+            Some(name) if !decisions.contains(&format!("({name})")) => {
+                finding("docs/decisions/README.md");
+            }
+            None if !contents.contains(&format!("({inner})")) => finding("docs/SUMMARY.md"),
+            Some(_) | None => {}
         }
     }
     findings
@@ -208,14 +209,16 @@ mod planted_faults {
     fn a_page_that_nobody_links_is_found() {
         let all = files(&[
             ("docs/SUMMARY.md", "[Guarantees](guarantees.md) [Two](decisions/two.md)"),
+            ("docs/decisions/README.md", "[Three](three.md)"),
             ("docs/guarantees.md", ""),
             ("docs/reference/errors.md", ""),
             ("docs/decisions/one.md", ""),
             ("docs/decisions/two.md", ""),
+            ("docs/decisions/three.md", ""),
             ("README.md", ""),
         ]);
         let expected = [
-            "docs/decisions/one.md",
+            "docs/decisions/README.md",
             "docs/decisions/one.md",
             "docs/decisions/two.md",
             "docs/reference/errors.md",
