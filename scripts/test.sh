@@ -60,6 +60,11 @@ run() {
 
 # nextest runs no doctests.
 cargo test -q --workspace --doc || status=$?
+# A workspace of its own, which only the long run builds.
+if [ "${profiles[1]}" = all ]; then
+  "$with_servers" cargo test -q --locked --manifest-path bench/peers/Cargo.toml \
+    --target-dir "${CARGO_TARGET_DIR:-target}" || status=$?
+fi
 versions=$("$with_servers" --versions)
 newest=${versions##* }
 for version in $versions; do
