@@ -27,13 +27,9 @@ build: ## The release binary: target/release/walrelay
 	cargo build --release -p walrelay --bin walrelay
 
 test: ## The tests on the newest Postgres, and a core set on each other version
-	@scripts/install-servers.sh
-	@scripts/install-clients.sh
 	@scripts/test.sh $(ARGS)
 
 test-all: ## Every test, also the long ones, on every Postgres version that can be had
-	@scripts/install-servers.sh
-	@scripts/install-clients.sh
 	@scripts/test.sh --all $(ARGS)
 
 lint: ## Formatting, clippy with warnings denied, the rules of tests/tidy for code and pages

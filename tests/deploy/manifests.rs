@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_yaml_ng::Value;
-use walrelay::http::PATHS;
-use walrelay_command_line::config::{
-    Command, CommandLine, Config, Environment, established_variables, variable as variable_of,
+use walrelay::config::{
+    CommandLine, Config, Environment, Service, established_variables, variable as variable_of,
 };
-use walrelay_command_line::reference::options;
+use walrelay::http::PATHS;
+use walrelay::reference::options;
 
 use crate::{documents, files, mappings, root, text_of, words};
 
@@ -160,7 +160,7 @@ impl Drop for MountedFile {
     }
 }
 
-fn command_of(container: &Container<'_>, mounted: &MountedFile) -> Command {
+fn command_of(container: &Container<'_>, mounted: &MountedFile) -> Option<Service> {
     let file = mounted.0.to_string_lossy();
     let argument = |word: String| match word.as_str() {
         "/etc/walrelay/walrelay.toml" => file.clone().into_owned(),
@@ -173,25 +173,7 @@ fn command_of(container: &Container<'_>, mounted: &MountedFile) -> Command {
         let port = container.ports()[0].1;
         variables.insert("PORT".to_owned(), port.to_string());
     }
-    config(&arguments, &variables, &container.place).command
-}
-
-/// A command that runs until it is stopped.
-struct Program {
-    http: Option<std::net::SocketAddr>,
-    drain_timeout: Duration,
-}
-
-impl Program {
-    fn of(command: Command) -> Option<Self> {
-        if let Command::Run(run) = command {
-            Some(Self { http: run.http, drain_timeout: run.settings.relay.drain_timeout })
-        } else if let Command::Consume(consume) = command {
-            Some(Self { http: consume.http, drain_timeout: consume.settings.drain_timeout })
-        } else {
-            None
-        }
-    }
+    config(&arguments, &variables, &container.place).service()
 }
 
 #[test]
@@ -206,7 +188,7 @@ fn every_container_starts_a_command_that_exists_with_settings_that_are_accepted(
 fn every_probe_asks_a_path_that_is_served_at_the_port_that_is_listened_on() {
     let mounted = MountedFile::of("deploy/kubernetes/walrelay.yaml");
     with_containers(|container| {
-        let Some(program) = Program::of(command_of(container, &mounted)) else { return };
+        let Some(program) = command_of(container, &mounted) else { return };
         let place = &container.place;
         let served = program.http.map(|address| u64::from(address.port()));
         for (_, port) in container.ports() {
@@ -269,7 +251,7 @@ fn seconds(text: &str) -> Duration {
 fn every_platform_waits_longer_for_a_stop_than_the_drain_takes() {
     let mounted = MountedFile::of("deploy/kubernetes/walrelay.yaml");
     with_containers(|container| {
-        let Some(program) = Program::of(command_of(container, &mounted)) else { return };
+        let Some(program) = command_of(container, &mounted) else { return };
         let kubernetes = mappings(container.document)
             .iter()
             .find_map(|value| value.get("terminationGracePeriodSeconds")?.as_u64());

@@ -18,8 +18,6 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-outbox-replay"],
     &["walrelay-outbox-admin"],
     &["walrelay-inbox-admin"],
-    &["walrelay-command-line"],
-    &["walrelay-reports"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests", "walrelay-simulation"],
     &["walrelay-bench-peers"],

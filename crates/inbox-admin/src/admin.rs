@@ -12,7 +12,6 @@ use walrelay_inbox::{InboxError, prune_step};
 
 type Sql = tokio_postgres::Error;
 
-/// Returns the statement that registers a consumer.
 #[must_use]
 pub fn registering(consumer: &str, subscription: &str) -> String {
     format!(
@@ -66,10 +65,8 @@ pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, 
     row.map(|row| row.get(0)).ok_or_else(|| unknown(consumer))
 }
 
-/// A consumer that is registered in a database.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegisteredConsumer {
-    /// The consumer's name.
     pub consumer: String,
     /// The full name of its subscription.
     pub subscription: String,
@@ -82,10 +79,6 @@ pub struct RegisteredConsumer {
 }
 
 /// Returns the consumer of this name, or all consumers. Empty if the database has no inbox.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn registered(
     client: &SqlClient,
     name: Option<&str>,
@@ -144,10 +137,6 @@ pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxErro
 
 /// Moves a consumer that has applied no event to this subscription. Returns whether the consumer
 /// was moved. Another subscription might not redeliver events that were already read.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn move_unused(
     client: &SqlClient,
     consumer: &str,
@@ -170,10 +159,6 @@ pub async fn is_unused(client: &SqlClient, consumer: &str) -> Result<bool, Inbox
 }
 
 /// Returns the other consumers of this database that read the subscription.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn other_readers(
     client: &SqlClient,
     consumer: &str,
@@ -281,10 +266,6 @@ pub(crate) async fn stop_batches(
 
 /// Deletes finished rows older than this, and all rows of earlier generations, which no command
 /// reads any more. Returns the number of rows.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn prune(
     client: &SqlClient,
     consumer: &str,

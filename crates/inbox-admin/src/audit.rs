@@ -33,7 +33,6 @@ pub struct AuditedTable {
     /// The column of the time.
     occurred_at: String,
     time: TimeType,
-    /// The aggregate type as text.
     aggregate_type: Option<String>,
     /// The condition on rows that the publication publishes.
     is_published: String,
@@ -90,7 +89,6 @@ pub struct Scope {
     /// The settled transaction id of [`settled_by`], read before all other queries. Rows settled
     /// later might not have been visible to those queries.
     pub settled_by: Option<String>,
-    /// The outbox tables.
     pub tables: Vec<AuditedTable>,
     /// Only rows that occurred at this time or later.
     pub since: SystemTime,
@@ -109,7 +107,6 @@ pub struct Findings {
     pub rows: u64,
     /// The first missing events, with the time at which each occurred.
     pub missing: Vec<(String, SystemTime)>,
-    /// The number of missing events.
     pub missing_count: u64,
     /// The number of found events, by status.
     pub inbox: BTreeMap<String, i64>,
@@ -185,9 +182,7 @@ impl Seen {
 /// The side that the outbox is compared with.
 #[derive(Debug, Clone, Copy)]
 pub enum AuditTarget<'a> {
-    /// The inbox of a consumer.
     Inbox(&'a SqlClient, &'a ConsumerGeneration),
-    /// The messages of a subscription.
     Subscription(&'a Messages),
 }
 
@@ -259,10 +254,6 @@ pub async fn audit(
 /// Counts the outbox rows of the scope that are in dispatch state and not published, by status.
 /// They are in no inbox, and are not missing. Copies of a replay and rows that their producer has
 /// deleted do not count.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn count_in_dispatch(
     outbox: &SqlClient,
     scope: &Scope,
@@ -331,10 +322,6 @@ async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> 
 }
 
 /// Returns the transaction id below which the relays of these slots have settled every transaction.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn settled_by(
     outbox: &SqlClient,
     slots: &[String],
@@ -449,10 +436,6 @@ impl Scope {
 
 impl ConsumerGeneration {
     /// Returns an event's row in the inbox, without its message. Null if there is no row.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn trace(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
         // A dead event that holds its key has no next attempt.
         let sql = sql!("audit.sql", "trace");
@@ -463,10 +446,6 @@ impl ConsumerGeneration {
 
     /// Returns whether `consumer prune` may have deleted the row of an event that occurred at this
     /// time.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn may_be_pruned(
         &self,
         client: &SqlClient,
@@ -513,10 +492,6 @@ impl ConsumerGeneration {
     }
 
     /// Returns the time before which finished events were deleted, if any were.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn pruned_before(
         &self,
         client: &SqlClient,

@@ -7,16 +7,13 @@ use walrelay_inbox::InboxError;
 use walrelay_inbox::UnfinishedRebuild;
 use walrelay_inbox::access::{failed, refuse_hidden, unknown};
 
-/// The status of a consumer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConsumerStatus {
-    /// The consumer.
     pub consumer: String,
     /// Full name of its subscription.
     pub subscription: String,
     /// Its generation: 1, and 1 more after each rebuild.
     pub generation: i32,
-    /// Whether it is paused.
     pub paused: bool,
     /// Events of the generation in the inbox.
     pub events: EventCounts,
@@ -37,7 +34,6 @@ pub struct ConsumerStatus {
     pub implausible_keys: Vec<String>,
 }
 
-/// Numbers of events in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct EventCounts {
     /// Applied events.

@@ -20,9 +20,7 @@ use walrelay_inbox::access::{failed, has_inbox, refuse_hidden, refuse_hidden_cha
 /// The events to select.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InboxQuery {
-    /// Only events in these states.
     pub state: InboxState,
-    /// Only events of this ordering key.
     pub ordering_key: Option<String>,
     /// Only events whose last failure has this code.
     pub error_code: Option<String>,
@@ -45,9 +43,7 @@ pub enum InboxState {
     /// Unfinished events: dead and retrying.
     #[default]
     Open,
-    /// One state.
     Only(&'static str),
-    /// All states.
     Any,
 }
 
@@ -64,7 +60,6 @@ impl InboxState {
     }
 }
 
-/// A page of events.
 #[derive(Debug, Clone, Copy)]
 pub struct InboxPage<'a> {
     /// Only events behind this position.
@@ -75,32 +70,24 @@ pub struct InboxPage<'a> {
     pub limit: u32,
 }
 
-/// An event of the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxEvent {
-    /// Its id.
     pub event_id: String,
-    /// Its state.
     pub status: String,
-    /// Number of attempts so far.
     pub attempts: u32,
     /// Its ordering key. Empty: without order.
     pub ordering_key: String,
-    /// The type of the event.
     pub event_type: Option<String>,
     /// The version within the aggregate.
     pub version: Option<i64>,
     /// The commit LSN, as Postgres prints it.
     pub commit_lsn: Option<String>,
-    /// The index in the transaction.
     pub tx_index: Option<u32>,
-    /// Time when the event occurred.
     pub occurred_at: Option<SystemTime>,
     /// Time when the event was received first.
     pub received_at: SystemTime,
     /// Time when the event was finished.
     pub done_at: Option<SystemTime>,
-    /// Time of the next attempt.
     pub next_attempt_at: Option<SystemTime>,
     /// Whether later events of its key wait for it.
     pub holds_its_key: bool,
@@ -133,12 +120,9 @@ fn event_of(row: &Row) -> InboxEvent {
     }
 }
 
-/// A stored message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredMessage {
-    /// All attributes.
     pub attributes: BTreeMap<String, String>,
-    /// The payload.
     pub data: Vec<u8>,
 }
 
@@ -152,7 +136,6 @@ pub struct Replacement {
     pub attributes: Option<BTreeMap<String, String>>,
 }
 
-/// A consumer and its current generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerGeneration {
     consumer: String,
@@ -191,10 +174,6 @@ impl ConsumerGeneration {
     }
 
     /// Returns all consumers of the database. Empty if the database has no inbox.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn all(client: &SqlClient) -> Result<Vec<Self>, InboxError> {
         if !has_inbox(client).await? {
             return Ok(Vec::new());
@@ -207,13 +186,11 @@ impl ConsumerGeneration {
         Ok(rows.iter().map(|row| Self { consumer: row.get(0), generation: row.get(1) }).collect())
     }
 
-    /// Returns the consumer's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.consumer
     }
 
-    /// Returns the current generation.
     #[must_use]
     pub const fn generation(&self) -> i32 {
         self.generation
@@ -243,10 +220,6 @@ impl ConsumerGeneration {
     }
 
     /// Returns a page of events, in the order in which keys drain.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn page(
         &self,
         client: &SqlClient,
@@ -267,10 +240,6 @@ impl ConsumerGeneration {
     }
 
     /// Counts the events that match.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn count(&self, client: &SqlClient, query: &InboxQuery) -> Result<u64, InboxError> {
         // spliced: parts that `page` also reads.
         let sql = format!("SELECT count(*) {ROWS} {CONDITION}");
@@ -281,10 +250,6 @@ impl ConsumerGeneration {
     }
 
     /// Returns the time of the database's server.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn moment(&self, client: &SqlClient) -> Result<SystemTime, InboxError> {
         let row = client.query_one("SELECT now()", &[]).await;
         Ok(row.map_err(failed("read the server's clock"))?.get(0))
@@ -448,10 +413,6 @@ impl ConsumerGeneration {
     }
 
     /// Counts the decisions that a new generation would start without.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn decided(&self, client: &SqlClient) -> Result<OperatorDecisions, InboxError> {
         // Events that `--dedupe position` skipped do not count, because nobody decided on them.
         let sql = sql!("event_commands.sql", "decided");
@@ -461,10 +422,6 @@ impl ConsumerGeneration {
     }
 
     /// Returns the generation's events from before a time.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn earlier(
         &self,
         client: &SqlClient,

@@ -16,18 +16,14 @@ use walrelay_inbox::inbox_tables;
 /// Some keys of a consumer, in one generation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keys<'a> {
-    /// The consumer.
     pub(crate) consumer: &'a str,
-    /// The current generation.
     pub(crate) generation: i32,
-    /// The ordering keys.
     pub(crate) keys: &'a [String],
 }
 
 /// Applied events of keys that a rebuild does not apply again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LostEvents {
-    /// Their number.
     pub(crate) events: i64,
     /// The id and the error of one of them whose handler failed.
     pub(crate) failure: Option<String>,

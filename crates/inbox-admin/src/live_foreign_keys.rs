@@ -15,12 +15,10 @@ use walrelay_inbox::access::failed;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LiveForeignKey {
     name: String,
-    /// The table that has the key.
     table: String,
     referenced: String,
     /// The place of the table among the rebuilt tables. `None` if the table is not rebuilt.
     place: Option<i64>,
-    /// The place of the referenced table.
     referenced_place: i64,
     /// The action `ON DELETE`.
     action: DeleteAction,
@@ -96,13 +94,11 @@ impl LiveForeignKey {
 pub struct ForeignKeyConflict {
     /// Name of the foreign key.
     pub name: String,
-    /// The table that has the key.
     pub table: String,
     /// The live table, or the table of the schema, that the key references.
     pub referenced: String,
     /// Whether a table of the schema is referenced.
     pub is_to_staged: bool,
-    /// The effect of the replacement.
     pub effect: &'static str,
 }
 

@@ -21,10 +21,6 @@ const TRACED_BYTES_MAX: u32 = 4_096;
 /// Returns an event's outbox row, without its payload and other large values. Null if there is no
 /// row. If several rows have the id, returns one of them with their number. That row is settled
 /// only if all are. If the row filter of the publication leaves the row out, the row says so.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn trace_outbox(
     outbox: &SqlClient,
     slots: &[String],
@@ -76,10 +72,6 @@ pub async fn trace_outbox(
 }
 
 /// Returns an event's row in dispatch state, without its message. Null if there is no row.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn trace_dispatch(
     outbox: &SqlClient,
     slots: &[String],

@@ -9,10 +9,6 @@ use walrelay_inbox::access::{failed, refuse_hidden_consumers};
 use walrelay_inbox::inbox_tables;
 
 /// Returns the number of finished rows older than this, and of all rows of earlier generations.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn prunable_rows(
     client: &SqlClient,
     consumer: &str,

@@ -19,7 +19,6 @@ use walrelay_inbox::access::{failed, refuse_hidden_consumers, unknown};
 /// A side-by-side rebuild of one consumer in one schema.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SideBySideRebuild<'a> {
-    /// The consumer.
     pub(crate) consumer: &'a str,
     /// The schema with the tables to fill.
     pub(crate) schema: &'a str,
@@ -28,7 +27,6 @@ pub(crate) struct SideBySideRebuild<'a> {
 /// A table that the rebuild fills, and the live table that it replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StagedTable {
-    /// The table's name.
     pub(crate) name: String,
     /// The table's name with its schema.
     pub(crate) staged: String,
@@ -74,7 +72,6 @@ pub struct GenerationDifference {
 }
 
 impl SideBySideRebuild<'_> {
-    /// Returns the tables of the schema.
     pub(crate) async fn tables(&self, client: &SqlClient) -> Result<Vec<StagedTable>, InboxError> {
         let sql = sql!("side_by_side_rebuild.sql", "tables");
         let rows = client.query(sql, &[&self.schema]).await;

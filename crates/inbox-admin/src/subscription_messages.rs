@@ -107,7 +107,6 @@ impl Messages {
             && event.publish_time.is_none_or(|at| at < before)
     }
 
-    /// Returns the number of events.
     #[must_use]
     pub fn count(&self) -> usize {
         self.ids.len()

@@ -95,7 +95,6 @@ struct Held<M> {
 struct Lane {
     queue: VecDeque<Ticket>,
     state: State,
-    /// The number of deferrals in a row.
     deferrals: u32,
 }
 
@@ -116,7 +115,6 @@ enum Turn {
     Single(Ticket),
 }
 
-/// The turns that are in doubt.
 #[derive(Debug, Default)]
 struct IsolatedTurns {
     /// Turns that failed in a batch with others, and may be healthy.

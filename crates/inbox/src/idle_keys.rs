@@ -18,10 +18,8 @@ use crate::error::InboxError;
 /// than rows in a step.
 const BATCH_KEYS: i64 = 50_000;
 
-/// The effect of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IdleKeysStep {
-    /// Keys deleted.
     pub(crate) keys: u64,
     /// Whether more keys may be left.
     pub(crate) has_more: bool,

@@ -11,6 +11,8 @@
 //! acknowledges only messages that a known commit covers (C2). After any failure in between,
 //! Pub/Sub redelivers the message, and the consumer finds its event in the inbox.
 
+#![warn(missing_docs)]
+
 pub mod access;
 mod apply;
 mod attributes;

@@ -9,7 +9,6 @@ use crate::access::{failed, refuse_hidden_consumers, unknown};
 use crate::error::InboxError;
 use crate::migrations::inbox_tables;
 
-/// A parameter of a statement, with its type.
 type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// The rows deleted in one transaction, few enough to hold locks only for moments.

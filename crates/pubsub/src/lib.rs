@@ -10,6 +10,8 @@
 //!
 //! The caller decides everything else: lanes, back-off and parking are in `walrelay-core`.
 
+#![warn(missing_docs)]
+
 mod admin;
 mod buffered_wire;
 mod channel;

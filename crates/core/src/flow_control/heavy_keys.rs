@@ -59,7 +59,6 @@ struct Counter {
 }
 
 const COUNTERS: usize = 1_024;
-/// The number of keys that are reported.
 const REPORTED_MAX: usize = 10;
 /// The time for which bytes are counted before the keys are ranked. A key that becomes hot within a
 /// window is reported after at most two windows, within ten seconds.
@@ -102,7 +101,7 @@ impl HeavyKeys {
         self.counters.insert_unique(hash, counter, |it| it.hash);
     }
 
-    /// Frees the counters of the lighter keys. If such a key comes again, it may have had as many
+    /// Frees the counters of the lighter keys. If such a key is counted again, it may have had as many
     /// bytes as the heaviest of them.
     fn drop_light_half(&mut self) {
         let mut bytes: Vec<u64> = self.counters.iter().map(|it| it.bytes).collect();

@@ -26,7 +26,6 @@ impl EventBatch {
         self.events.len() >= BATCH_EVENTS || self.bytes >= BATCH_BYTES
     }
 
-    /// Removes and returns all events.
     pub(crate) fn take(&mut self) -> Vec<Event> {
         self.bytes = 0;
         std::mem::take(&mut self.events)

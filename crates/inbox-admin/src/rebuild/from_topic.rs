@@ -39,7 +39,6 @@ const SEEK_DELAY: Duration = Duration::from_secs(60);
 /// seven days ago.
 const ROUNDING: Duration = Duration::from_mins(1);
 
-/// A subscription that replaces another one.
 struct ReplacementSubscription {
     subscriber: Subscriber,
     old: String,

@@ -9,27 +9,22 @@ use walrelay_pubsub::Endpoint;
 /// A rebuild of a consumer's read model by a new generation of the inbox.
 #[derive(Debug, Clone)]
 pub struct ConsumerRebuild {
-    /// Name of the consumer.
     pub consumer: String,
     /// The SQL that empties the handler's tables.
     pub reset_sql: Option<String>,
     /// Full name of the subscription to create. `None` derives the name from the old one and the
     /// generation.
     pub subscription: Option<String>,
-    /// Endpoint of Pub/Sub.
     pub endpoint: Endpoint,
 }
 
-/// The outbox rows of a rebuild.
 #[derive(Debug, Clone)]
 pub struct OutboxRows {
     /// Opens connections to the database of the outbox.
     pub connect: ConnectConfig,
-    /// The outbox.
     pub outbox: Outbox,
     /// The routing of the relay.
     pub router: RouterConfig,
-    /// Endpoint of Pub/Sub.
     pub endpoint: Endpoint,
     /// Only these aggregate types. Empty means all.
     pub aggregate_types: Vec<String>,
@@ -37,10 +32,8 @@ pub struct OutboxRows {
     pub dead_rows: DeadRows,
 }
 
-/// A rebuild in tables of another schema.
 #[derive(Debug, Clone)]
 pub struct SchemaRebuild {
-    /// The outbox rows.
     pub rows: OutboxRows,
     /// The function that applies the rows.
     pub handler: String,
@@ -54,11 +47,9 @@ pub struct SchemaRebuild {
 /// A rebuild of some ordering keys.
 #[derive(Debug, Clone)]
 pub struct KeyRebuild {
-    /// The outbox rows.
     pub rows: OutboxRows,
     /// The function that applies the rows.
     pub handler: String,
-    /// The ordering keys.
     pub keys: Vec<String>,
     /// The function that undoes the handler's changes of these keys.
     pub reset: QualifiedName,

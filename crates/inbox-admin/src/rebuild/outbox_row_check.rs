@@ -38,7 +38,6 @@ pub(crate) struct RowsToApply {
     pub(crate) order: OutboxRows,
     /// Rows that are not applied.
     left_out: LeftOutRows,
-    /// Number of rows found.
     pub(crate) rows: u64,
     /// Rows whose attributes do not pass are not applied either.
     filter: Option<SubscriptionFilter>,
@@ -53,7 +52,6 @@ pub(crate) struct Delivered {
     filter: Option<SubscriptionFilter>,
 }
 
-/// A reader of the rows to apply.
 #[derive(Debug)]
 pub(crate) struct RowsReader {
     rows: RoutedRows,

@@ -103,7 +103,6 @@ pub enum RebuildError {
     RowsRefused {
         /// The server's message, and its detail.
         problem: String,
-        /// The server's hint.
         hint: Option<String>,
     },
     /// The next generation lacks events of the live generation.
@@ -142,17 +141,11 @@ pub enum RebuildError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableMismatch {
     /// No table of this name is on the search path.
-    NoLiveTable {
-        /// The name.
-        name: String,
-    },
+    NoLiveTable { name: String },
     /// The table is itself on the search path.
     IsLive,
     /// The live table has other columns.
-    OtherColumns {
-        /// The live table.
-        live: String,
-    },
+    OtherColumns { live: String },
 }
 
 impl TableMismatch {

@@ -15,28 +15,49 @@ pub enum RebuildStep {
     /// Messages that were published since then are applied again.
     ReachesBackTo(SystemTime),
     /// The next generation takes over none of these decisions.
-    DecisionsForgotten { decided: OperatorDecisions, generation: i32 },
+    DecisionsForgotten {
+        decided: OperatorDecisions,
+        generation: i32,
+    },
     /// The tables are emptied first. Readers miss the events since this time meanwhile, and the
     /// effects of older events are gone.
-    TablesEmptied { since: SystemTime },
+    TablesEmptied {
+        since: SystemTime,
+    },
     /// The operator did not agree, or this is a dry run.
     NothingChanged,
     /// A dry run found these rows.
-    WouldFill { rows: u64, schema: String },
+    WouldFill {
+        rows: u64,
+        schema: String,
+    },
     /// An earlier rebuild of the schema continues.
     Continues,
     /// An earlier rebuild of the schema begins again, because its tables were emptied or replaced.
-    BeginsAgain { schema: String },
-    /// The next generation is filled in the schema.
-    FillingBegins { generation: i32, schema: String, rows: u64 },
-    /// The generation is live.
-    Switched { generation: i32 },
-    /// The keys are rebuilt, or would be.
-    KeysRebuilt { events: u64, keys: usize, generation: i32, is_dry_run: bool },
+    BeginsAgain {
+        schema: String,
+    },
+    FillingBegins {
+        generation: i32,
+        schema: String,
+        rows: u64,
+    },
+    Switched {
+        generation: i32,
+    },
+    KeysRebuilt {
+        events: u64,
+        keys: usize,
+        generation: i32,
+        is_dry_run: bool,
+    },
     /// There is nothing to cancel.
-    NoRebuild { consumer: String },
-    /// The rebuild in the schema is cancelled.
-    Cancelled { schema: String },
+    NoRebuild {
+        consumer: String,
+    },
+    Cancelled {
+        schema: String,
+    },
 }
 
 /// A fact that is no result. Most of them need attention.
@@ -55,16 +76,26 @@ pub enum RebuildNote {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum SubscriptionStep {
-    /// The new subscription exists.
-    SubscriptionReady { name: String, is_new: bool },
+    SubscriptionReady {
+        name: String,
+        is_new: bool,
+    },
     /// The subscription was sought, and the rebuild waits until this is in effect.
     SubscriptionSought,
     /// The new generation reads the messages since then.
-    BegunFromTopic { generation: i32, since: SystemTime },
+    BegunFromTopic {
+        generation: i32,
+        since: SystemTime,
+    },
     /// The consumer was paused before the rebuild.
-    ConsumerPaused { consumer: String },
+    ConsumerPaused {
+        consumer: String,
+    },
     /// Running instances read the new subscription soon.
-    InstancesFollow { consumer: String, old: String },
+    InstancesFollow {
+        consumer: String,
+        old: String,
+    },
 }
 
 impl From<RebuildNote> for RebuildStep {

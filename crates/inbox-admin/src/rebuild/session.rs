@@ -9,7 +9,6 @@ use walrelay_relay::shutdown::Shutdown;
 use crate::rebuild::rebuild_error::RebuildError;
 use crate::rebuild::rebuild_step::{RebuildChange, RebuildStep};
 
-/// The operator of a rebuild.
 pub trait RebuildOperator: StepSink<RebuildStep> + Consent<RebuildChange> {}
 
 impl<T: StepSink<RebuildStep> + Consent<RebuildChange>> RebuildOperator for T {}
@@ -18,9 +17,7 @@ impl<T: StepSink<RebuildStep> + Consent<RebuildChange>> RebuildOperator for T {}
 pub struct RebuildSession<'a, O> {
     /// Opens connections to the consumer's database.
     pub connect: &'a ConnectConfig,
-    /// The operator.
     pub operator: &'a O,
-    /// The request to stop.
     pub stop: &'a Shutdown,
 }
 

@@ -103,7 +103,6 @@ impl Applied {
         Self { result: known.unwrap_or("other"), error_code, event_id: None }
     }
 
-    /// Adds the id of a stored event.
     pub(crate) fn stored(self, event_id: String) -> Self {
         Self { event_id: Some(event_id), ..self }
     }

@@ -195,7 +195,6 @@ impl Observed {
         }
     }
 
-    /// Publishes an unfinished rebuild.
     pub(crate) fn note_rebuild(&self, rebuild: Option<&UnfinishedRebuild>) {
         self.metrics.rebuild_seconds.set(rebuild.map_or(0.0, |it| it.seconds.max(1.0)));
         let report = rebuild.map(UnfinishedRebuild::report);
@@ -234,7 +233,6 @@ impl Observed {
         self.outage.over();
     }
 
-    /// Notes that a batch has committed.
     pub(crate) fn note_committed(&mut self, applied: &[Applied]) {
         // A batch that only stored events, to free capacity, does not prove that the handler works.
         if applied.iter().any(|it| it.is_new() || matches!(it.result, "duplicate" | "discarded")) {

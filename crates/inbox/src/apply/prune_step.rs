@@ -27,7 +27,6 @@ pub(crate) struct PruneOrder {
     pub(crate) retention: InboxRetention,
 }
 
-/// The end of a step.
 #[derive(Debug)]
 pub(crate) struct PruneStepEnd {
     /// `None` if nothing may be deleted while a rebuild is unfinished.

@@ -1,8 +1,10 @@
 //! `walrelay anchor`: create, list, advance, drop. Only these commands change anchors (I9).
 
+use crate::config::{AnchorAction, AnchorConfig, DatabaseConfig, Place};
+use crate::error::Error;
+use crate::output::text::human_bytes;
 use pgoutput_parser::Lsn;
 use serde::Serialize;
-use walrelay_command_line::config::{AnchorAction, AnchorConfig, DatabaseConfig, Place};
 use walrelay_outbox_admin::protocols::{
     AdvancedAnchor, AnchorList, CreatedAnchor, create_anchor, drop_anchor, list_anchors,
     move_anchor,
@@ -10,8 +12,6 @@ use walrelay_outbox_admin::protocols::{
 use walrelay_outbox_store::Anchor;
 use walrelay_relay::observe::report::{rfc3339, wal_status};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::text::human_bytes;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
 
@@ -21,7 +21,7 @@ use super::shared::operator::{StopMode, Terminal, run_protocol};
 ///
 /// Postgres cannot be reached or refuses, the anchor does not exist, or the server has no capacity
 /// for one.
-pub async fn execute(config: AnchorConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: AnchorConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let AnchorConfig { database, action, options } = config;
     let terminal = Terminal::new(options, shutdown);
     let DatabaseConfig { connect, outbox } = &database;

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use crate::config::AuditConfig;
+use crate::error::Error;
+use crate::output::text::visible;
 use serde::Serialize;
-use walrelay_command_line::config::AuditConfig;
 use walrelay_errors::Code;
 use walrelay_inbox_admin::Messages;
 use walrelay_inbox_admin::audit::{
@@ -17,8 +19,6 @@ use walrelay_outbox_replay::read_row_filter;
 use walrelay_pg_client::{SqlClient, connect_outbox};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
-use walrelay_reports::error::Error;
-use walrelay_reports::text::visible;
 
 use super::trace::open_inboxes;
 use crate::output::print_result;
@@ -32,7 +32,7 @@ const LISTED: usize = 1_000;
 /// # Errors
 ///
 /// A database cannot be reached or refuses, no row is known to be settled, or an event is missing.
-pub async fn execute(config: AuditConfig) -> Result<(), Error> {
+pub(crate) async fn execute(config: AuditConfig) -> Result<(), Error> {
     let role = config.database.connect.user().to_owned();
     execute_plainly(config).await.map_err(|error| error.for_read_only_command(&role))
 }

@@ -11,7 +11,11 @@ mod retention;
 mod schemas;
 mod server;
 
-use walrelay_command_line::config::CheckConfig;
+use crate::check::{CheckReport, add_fixes, check_text};
+use crate::config::CheckConfig;
+use crate::error::Error;
+use crate::error::explain;
+use crate::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 use walrelay_core::RouterConfig;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
@@ -27,10 +31,6 @@ use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::check::{CheckReport, add_fixes, check_text};
-use walrelay_reports::error::Error;
-use walrelay_reports::explain;
-use walrelay_reports::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 
 use self::consumers::Consumers;
 use self::schemas::Payload;
@@ -60,7 +60,7 @@ fn unusable(subject: &str, error: &impl Coded) -> Finding {
 /// # Errors
 ///
 /// At least one finding would keep `run` from working.
-pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let telemetry = collector(config.run.otlp.clone());
     let looking = look(&config, shutdown);
     let looked = async { Ok(tokio::join!(looking, telemetry)) };

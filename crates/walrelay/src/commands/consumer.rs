@@ -1,17 +1,20 @@
 //! `walrelay consumer`: setup, status, pause and resume, prune.
 
-pub mod run;
+pub(crate) mod run;
 mod status;
 
 use std::time::Duration;
 
+use crate::config::{
+    ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxPruneOrder, OutputFormat,
+};
+use crate::error::Error;
+use crate::options::units::show_duration;
+use crate::output::table::columns;
+use crate::output::text::visible;
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
-use walrelay_command_line::config::{
-    ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxPruneOrder, OutputFormat,
-};
-use walrelay_command_line::units::show_duration;
 use walrelay_errors::Code;
 use walrelay_inbox::{
     InboxError, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, inbox_migrations, migrate_inbox,
@@ -25,9 +28,6 @@ use walrelay_inbox_admin::succeeds;
 use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_shared, schema, sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::table::columns;
-use walrelay_reports::text::visible;
 
 use super::rebuild::{self, reset_key};
 use super::shared::cancellable::{attended, run_until_shutdown};
@@ -49,7 +49,7 @@ static GRANTS: SqlText = SqlText::new(|| sql!("consumer.sql", "grants"));
 /// # Errors
 ///
 /// Postgres or Pub/Sub cannot be reached or refuses, or the consumer does not exist.
-pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ConsumerConfig { connect, action } = config;
     let connecting = async { Ok(connect_shared(&connect).await?) };
     let mut client = run_until_shutdown(connecting, shutdown).await?;
@@ -128,7 +128,7 @@ async fn pause(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(
 /// # Errors
 ///
 /// Standard output cannot be written.
-pub fn print_sql(set_up: &ConsumerSetUp) -> Result<(), Error> {
+pub(crate) fn print_sql(set_up: &ConsumerSetUp) -> Result<(), Error> {
     let migrations = inbox_migrations();
     let mut text: String =
         migrations.iter().map(|it| format!("-- {}\n{}\n\n", it.file, it.sql.trim_end())).collect();

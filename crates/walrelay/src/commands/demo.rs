@@ -13,12 +13,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::{Command, CommandLine, Config, DemoConfig, Environment, RunConfig};
+use crate::error::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use walrelay_command_line::config::{
-    Command, CommandLine, Config, DemoConfig, Environment, RunConfig,
-};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_errors::{Chain, Code};
 use walrelay_outbox_admin::InitOptions;
@@ -27,7 +26,6 @@ use walrelay_pg_client::{ConnectConfig, PgEnv, connect_sql, own_table};
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use super::run;
 use crate::demo::{CREATE_ORDERS, Comparison, Ledger, ReadModel, produce, subscribe};
@@ -47,7 +45,7 @@ const ARRIVAL_MAX: Duration = Duration::from_secs(30);
 /// # Errors
 ///
 /// Something could not be started, or a row was lost or out of order.
-pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Error> {
     // Starting a server blocks this thread, but nothing else runs yet.
     let installation = Installation::newest(&[]).map_err(demo_error)?;
     let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;

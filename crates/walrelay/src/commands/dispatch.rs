@@ -4,7 +4,8 @@ pub(super) mod attributes;
 pub(super) mod edit;
 mod message;
 
-use walrelay_command_line::config::{ChangeMode, DispatchConfig, DispatchEdit, EventAction};
+use crate::config::{ChangeMode, DispatchConfig, DispatchEdit, EventAction};
+use crate::error::Error;
 use walrelay_core::Fault;
 use walrelay_outbox_admin::protocols::refuse_other_shards;
 use walrelay_outbox_replay::AdminError;
@@ -14,12 +15,11 @@ use walrelay_outbox_store::{
 };
 use walrelay_pg_client::{SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use super::failed_events::{self, Edited, EventChange, FailedEvents};
 use super::shared::cancellable::run_until_shutdown;
+use crate::failed_events::{EventDetail, EventGroup, FailedEvent, PageBegin};
 use crate::output::print;
-use walrelay_reports::failed_events::{EventDetail, EventGroup, FailedEvent, PageBegin};
 
 /// Carries out the action and prints the result.
 ///
@@ -27,7 +27,7 @@ use walrelay_reports::failed_events::{EventDetail, EventGroup, FailedEvent, Page
 ///
 /// Postgres cannot be reached, the row does not exist or has the wrong status, or a file cannot be
 /// read.
-pub async fn execute(config: DispatchConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: DispatchConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let connecting = async { Ok(connect_sql(&config.database.connect).await?) };
     let mut client = run_until_shutdown(connecting, shutdown).await?;
     let rows = DispatchRows { store: DispatchStore::new(config.database.outbox.slot.clone()) };

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
+use crate::config::{EmulatorOptions, OrOff};
+use crate::error::Error;
 use tokio::net::TcpListener;
-use walrelay_command_line::config::{EmulatorOptions, OrOff};
 use walrelay_emulator::{Emulator, Log, Options};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use crate::output::print;
 
@@ -15,7 +15,7 @@ use crate::output::print;
 /// # Errors
 ///
 /// An address cannot be listened on.
-pub async fn execute(config: EmulatorOptions, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: EmulatorOptions, shutdown: &Shutdown) -> Result<(), Error> {
     let EmulatorOptions { control_listen: OrOff(control_listen), .. } = config;
     let options = Options {
         // Only the control port shows the log of calls.

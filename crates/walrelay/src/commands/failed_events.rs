@@ -6,12 +6,12 @@ mod changed;
 mod list;
 mod side;
 
-use walrelay_command_line::config::{ChangeMode, ChangeOptions, EventAction, OutputFormat};
+use crate::config::{ChangeMode, ChangeOptions, EventAction, OutputFormat};
+use crate::error::Error;
+use crate::failed_events::detail_text;
+use crate::output::json::json_text;
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::failed_events::detail_text;
-use walrelay_reports::json::json_text;
 
 use self::bulk::BulkAction;
 use self::changed::ChangedEventsJson;

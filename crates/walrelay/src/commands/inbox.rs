@@ -1,6 +1,8 @@
 //! `walrelay inbox`: lists and changes events that a consumer could not apply.
 
-use walrelay_command_line::config::{ChangeMode, EditFiles, InboxConfig, InboxEdit};
+use crate::config::{ChangeMode, EditFiles, InboxConfig, InboxEdit};
+use crate::error::Error;
+use crate::output::exact_json::data_json;
 use walrelay_inbox::InboxError;
 use walrelay_inbox_admin::event_commands::{
     ConsumerGeneration, InboxEvent, InboxPage, InboxQuery, InboxState, Replacement, StoredMessage,
@@ -8,17 +10,13 @@ use walrelay_inbox_admin::event_commands::{
 use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::exact_json::data_json;
 
 use super::dispatch::attributes::replace;
 use super::dispatch::edit::{read, read_attributes};
 use super::failed_events::{self, Edited, EventChange, FailedEvents};
 use super::shared::cancellable::run_until_shutdown;
+use crate::failed_events::{EventDetail, EventGroup, EventMessage, FailedEvent, PageBegin};
 use crate::output::print;
-use walrelay_reports::failed_events::{
-    EventDetail, EventGroup, EventMessage, FailedEvent, PageBegin,
-};
 
 /// Carries out the action and prints the result.
 ///
@@ -26,7 +24,7 @@ use walrelay_reports::failed_events::{
 ///
 /// Postgres cannot be reached, the event does not exist or has the wrong status, or a file cannot
 /// be read.
-pub async fn execute(config: InboxConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: InboxConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let connecting = async { Ok(connect_shared(&config.connect).await?) };
     let mut client = run_until_shutdown(connecting, shutdown).await?;
     let done = async {

@@ -1,13 +1,13 @@
 //! `walrelay init`: creates tables, publication, slot, and optionally topics. Safe to run again.
 
+use crate::config::{CreateTopics, InitConfig};
+use crate::error::Error;
 use serde::Serialize;
-use walrelay_command_line::config::{CreateTopics, InitConfig};
 use walrelay_outbox_admin::protocols::{
     CreatedTopics, TopicOrder, TopicResult, create_topics, set_up,
 };
 use walrelay_outbox_admin::{InitPlan, InitReport};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
 use crate::output::print;
@@ -18,7 +18,7 @@ use crate::output::print;
 ///
 /// Postgres or Pub/Sub cannot be reached, or refuses. Earlier steps have taken effect, and a second
 /// run continues after them.
-pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let shards = &config.shards;
     let Some(connect) = &config.connect else {
         let plans = shards.iter().map(InitPlan::new).collect::<Result<Vec<_>, _>>()?;

@@ -1,44 +1,47 @@
 //! One module per command. Each takes its part of the configuration and implements its `--help`
 //! text.
 
-use walrelay_command_line::config::{Command, DefinitionPlace};
+use crate::config::{Command, DefinitionPlace};
+use crate::error::Error;
 use walrelay_outbox_store::Definition;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use self::shared::answer_timeout::ANSWER_TIMEOUT;
 use self::shared::cancellable::run_until_shutdown;
 use self::shared::definition_on_record::definition_on_record;
 
-pub mod anchor;
-pub mod audit;
-pub mod check;
-pub mod consumer;
-pub mod demo;
-pub mod dispatch;
-pub mod emulator;
+pub(crate) mod anchor;
+pub(crate) mod audit;
+pub(crate) mod check;
+pub(crate) mod consumer;
+pub(crate) mod demo;
+pub(crate) mod dispatch;
+pub(crate) mod emulator;
 mod failed_events;
-pub mod inbox;
-pub mod init;
-pub mod offline;
-pub mod produce;
-pub mod prune;
+pub(crate) mod inbox;
+pub(crate) mod init;
+pub(crate) mod offline;
+pub(crate) mod produce;
+pub(crate) mod prune;
 mod rebuild;
-pub mod replay;
-pub mod reshard;
-pub mod run;
+pub(crate) mod replay;
+pub(crate) mod reshard;
+pub(crate) mod run;
 mod shared;
-pub mod slot;
-pub mod status;
-pub mod tail;
-pub mod trace;
+pub(crate) mod slot;
+pub(crate) mod status;
+pub(crate) mod tail;
+pub(crate) mod trace;
 
 /// Reads the definition of the outbox that a command is about.
 ///
 /// # Errors
 ///
 /// Postgres cannot be reached, or has no definition of the outbox.
-pub async fn read_recorded(command: &Command, place: DefinitionPlace) -> Result<Definition, Error> {
+pub(crate) async fn read_recorded(
+    command: &Command,
+    place: DefinitionPlace,
+) -> Result<Definition, Error> {
     // These commands report an unreachable server themselves, in a short time.
     let connect = match matches!(command, Command::Check(_) | Command::Status(_)) {
         true => place.connect.with_patience(ANSWER_TIMEOUT),
@@ -55,7 +58,7 @@ pub async fn read_recorded(command: &Command, place: DefinitionPlace) -> Result<
 ///
 /// Returns the error that ended the command. [`Error::exit`] maps it to the exit code of the
 /// process.
-pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error> {
     match command {
         Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
         Command::Consume(config) => Box::pin(consumer::run::execute(*config, shutdown)).await,

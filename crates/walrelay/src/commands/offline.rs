@@ -1,6 +1,6 @@
 //! Commands that connect to nothing.
 
-pub mod completions;
-pub mod config;
-pub mod explain;
-pub mod version;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod explain;
+pub(crate) mod version;

@@ -1,11 +1,11 @@
 //! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked.
 
+use crate::config::{ChangeMode, PruneConfig};
+use crate::error::Error;
 use serde::Serialize;
-use walrelay_command_line::config::{ChangeMode, PruneConfig};
 use walrelay_outbox_admin::protocols::{PruneOrder, PrunedTable, prune};
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
 
@@ -14,7 +14,7 @@ use super::shared::operator::{StopMode, Terminal, run_protocol};
 /// # Errors
 ///
 /// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
-pub async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let PruneConfig { database, columns, older_than, archive, options } = config;
     let terminal = Terminal::new(options, shutdown);
     let access = match options.mode {

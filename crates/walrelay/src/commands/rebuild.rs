@@ -6,11 +6,11 @@ mod result;
 
 use std::path::{Path, PathBuf};
 
-use walrelay_command_line::config::{Rebuild, RebuildIntoConfig, Source};
+use crate::config::{Rebuild, RebuildIntoConfig, Source};
+use crate::error::Error;
 use walrelay_inbox_admin::{ConsumerRebuild, RebuildSession, SchemaRebuild};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use self::result::RebuildTerminal;
 use super::dispatch::edit::read;

@@ -5,9 +5,11 @@ mod progress;
 
 use std::io::{self, IsTerminal as _};
 
-use walrelay_command_line::config::{
+use crate::config::{
     ChangeMode, ReplayAction, ReplayConfig, ReplayRecordAction, ReplayRecordConfig,
 };
+use crate::error::Error;
+use crate::replay::{self as report, ReplayCancelJson, ReplayJson, ReplayResult, ReplayResultJson};
 use walrelay_outbox_admin::protocols::{
     position_of_time, refuse_other_shards, refuse_unfinished, routes,
 };
@@ -19,10 +21,6 @@ use walrelay_outbox_replay::replay::{
 use walrelay_pg_client::{SqlClient, connect_outbox};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::replay::{
-    self as report, ReplayCancelJson, ReplayJson, ReplayResult, ReplayResultJson,
-};
 
 use self::progress::StepPrinter;
 use super::shared::cancellable::run_until_shutdown;
@@ -35,7 +33,7 @@ use crate::output::print_result;
 ///
 /// The anchor, table or replay does not exist, a row cannot be published, or the replay was
 /// interrupted. After an interruption the error names the command that resumes the replay.
-pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ReplayConfig { settings, action, options } = config;
     let terminal = Terminal::new(options, shutdown);
     let mut client = connect_outbox(&settings.connect).await?;
@@ -207,7 +205,7 @@ async fn run(
 /// # Errors
 ///
 /// Postgres cannot be reached or refuses, there is no such replay, or the user did not agree.
-pub async fn execute_on_record(
+pub(crate) async fn execute_on_record(
     config: ReplayRecordConfig,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {

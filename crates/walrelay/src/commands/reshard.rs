@@ -1,12 +1,12 @@
 //! `walrelay reshard`: changes the number of shards while producers write, without loss or
 //! reordering.
 
+use crate::config::ReshardConfig;
+use crate::error::Error;
 use serde::Serialize;
-use walrelay_command_line::config::ReshardConfig;
 use walrelay_outbox_admin::protocols::{DroppedShard, Reshard, ReshardEnd, Resharded, Switch};
 use walrelay_pg_client::connect_sql;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use super::shared::operator::Terminal;
 
@@ -16,7 +16,7 @@ use super::shared::operator::Terminal;
 ///
 /// A precondition fails, the server or Pub/Sub refuses, or the command was interrupted. Before the
 /// switch the old relays then continue.
-pub async fn execute(config: ReshardConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: ReshardConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ReshardConfig { settings, shards, options } = config;
     let terminal = Terminal::new(options, shutdown);
     let mut client = connect_sql(&settings.connect).await?;

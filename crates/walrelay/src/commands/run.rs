@@ -3,9 +3,12 @@
 use std::io;
 use std::time::Duration;
 
+use crate::config::{OnSlotLost, RunConfig};
+use crate::error::Error;
+use crate::error::explain;
+use crate::error::fixes::relay::stop_reason;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use walrelay_command_line::config::{OnSlotLost, RunConfig};
 use walrelay_core::Random;
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_otlp::Spans;
@@ -26,9 +29,6 @@ use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::SendFailurePosition;
-use walrelay_reports::error::Error;
-use walrelay_reports::explain;
-use walrelay_reports::fixes::relay::stop_reason;
 
 use super::shared::definition_on_record::definition_on_record;
 use super::shared::telemetry_export::with_telemetry;
@@ -41,7 +41,7 @@ use crate::request_spans::Traced;
 /// # Errors
 ///
 /// Returns the error that ended the relay.
-pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new());
     metrics.set_info(&config.settings.relay.outbox);
     let observed = Observed::of_relay(health.clone(), metrics.clone());

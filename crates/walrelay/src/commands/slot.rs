@@ -1,18 +1,18 @@
 //! `walrelay slot`: drops, advances, resets, releases and recovers the slot. Only explicit commands create or
 //! drop slots (I9).
 
-use serde::Serialize;
-use walrelay_command_line::config::{
+use crate::config::{
     AdvanceOrder, DatabaseConfig, RecoverOrder, ResetOrder, SlotAction, SlotConfig,
 };
+use crate::error::Error;
+use crate::steps::protocol::{START_RELAY, rows_text};
+use serde::Serialize;
 use walrelay_outbox_admin::protocols::{
     Advance, AdvancedSlot, DroppedSlot, Recovered, Released, ReleasedSlot, ResetResult, TableRows,
     advance, drop_checked, recover, release, reset,
 };
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::steps::protocol::{START_RELAY, rows_text};
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
 
@@ -21,7 +21,7 @@ use super::shared::operator::{StopMode, Terminal, run_protocol};
 /// # Errors
 ///
 /// Postgres cannot be reached or refuses, the slot does not exist, or the slot is in use.
-pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let SlotConfig { database, action, options, selection } = config;
     let terminal = Terminal { options, shutdown, selection: &selection };
     match action {

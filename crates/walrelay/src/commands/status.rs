@@ -4,12 +4,12 @@
 mod reading;
 mod watch;
 
-use walrelay_command_line::config::StatusConfig;
+use crate::config::StatusConfig;
+use crate::error::Error;
+use crate::status::report_text;
 use walrelay_pg_client::connect_sql;
 use walrelay_relay::observe::report::SlotReport;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::status::report_text;
 
 use self::reading::{Found, read};
 use crate::output::{colours, print};
@@ -19,7 +19,7 @@ use crate::output::{colours, print};
 /// # Errors
 ///
 /// Postgres cannot be reached, the slot is missing or lost, or dispatch state does not exist.
-pub async fn execute(config: StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let Some(interval) = config.watch else {
         return tokio::select! {
             done = once(&config, shutdown) => done,

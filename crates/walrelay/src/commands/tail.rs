@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::config::{OutputFormat, TailConfig};
+use crate::error::Error;
+use crate::output::exact_json::data_json;
+use crate::output::json::json_line;
+use crate::output::text::visible;
 use futures_util::StreamExt as _;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
     ExpirationPolicy, StreamingPullRequest, Subscription,
@@ -10,15 +15,10 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tonic::Status;
-use walrelay_command_line::config::{OutputFormat, TailConfig};
 use walrelay_inbox::InboxError;
 use walrelay_pubsub::{MessageRef, ReceivedMessage, Subscriber};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::exact_json::data_json;
-use walrelay_reports::json::json_line;
-use walrelay_reports::text::visible;
 
 use super::shared::subscription_setup::or_topic_missing;
 use crate::output::{Reader, print_part, reader_gone};
@@ -35,7 +35,7 @@ const ACK_DEADLINE_SECONDS: i32 = 10;
 /// # Errors
 ///
 /// Pub/Sub refuses, the topic does not exist, or standard output cannot be written.
-pub async fn execute(config: TailConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: TailConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let subscriber = Subscriber::connect(&config.endpoint)?;
     let (project, _) = config.topic.split_once("/topics/").unwrap_or_default();
     let name = format!("{project}/subscriptions/walrelay-tail-{:016x}", random_seed());

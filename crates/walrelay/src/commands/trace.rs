@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::config::{InboxPlace, TraceConfig};
+use crate::error::{Error, NAME_INBOXES};
+use crate::output::text::visible;
 use serde::Serialize;
 use serde_json::{Value, json};
-use walrelay_command_line::config::{InboxPlace, TraceConfig};
 use walrelay_errors::Code;
 use walrelay_inbox::InboxError;
 use walrelay_inbox_admin::event_commands::ConsumerGeneration;
@@ -14,8 +16,6 @@ use walrelay_outbox_admin::protocols::{
 };
 use walrelay_outbox_replay::read_row_filter;
 use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_shared};
-use walrelay_reports::error::{Error, NAME_INBOXES};
-use walrelay_reports::text::visible;
 
 use crate::output::print_result;
 
@@ -25,7 +25,7 @@ use crate::output::print_result;
 ///
 /// A database cannot be reached or refuses, the event is nowhere, an inbox lacks it, or there is no
 /// inbox to search.
-pub async fn execute(config: TraceConfig) -> Result<(), Error> {
+pub(crate) async fn execute(config: TraceConfig) -> Result<(), Error> {
     let role = config.database.connect.user().to_owned();
     execute_plainly(config).await.map_err(|error| error.for_read_only_command(&role))
 }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use crate::config::DemoOptions;
+use crate::error::Error;
 use tokio::time::{Instant, sleep_until};
-use walrelay_command_line::config::DemoOptions;
 use walrelay_errors::{Chain, Code};
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
-use walrelay_reports::error::Error;
 
 use super::ledger::Ledger;
 
@@ -20,14 +20,18 @@ const ROLLBACK_EVERY: u64 = 7;
 const EVENTS: [&str; 4] = ["OrderPlaced", "OrderPaid", "OrderPacked", "OrderShipped"];
 
 /// Creates the table of the business rows.
-pub static CREATE_ORDERS: SqlText = SqlText::new(|| sql!("producer.sql", "create_orders"));
+pub(crate) static CREATE_ORDERS: SqlText = SqlText::new(|| sql!("producer.sql", "create_orders"));
 
 /// Writes rows at the configured rate, until the configured number is committed.
 ///
 /// # Errors
 ///
 /// The database cannot be written to.
-pub async fn produce(url: &str, options: &DemoOptions, ledger: &Ledger) -> Result<(), Error> {
+pub(crate) async fn produce(
+    url: &str,
+    options: &DemoOptions,
+    ledger: &Ledger,
+) -> Result<(), Error> {
     let connect = ConnectConfig::parse(url, &PgEnv::default())
         .map_err(|_| Error::refused(Code::DemoFailed, "no such database".to_owned()))?;
     let mut client = connect_sql(&connect).await?;

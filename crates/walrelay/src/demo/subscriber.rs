@@ -1,12 +1,12 @@
 //! A subscriber: streaming pull over gRPC, as in any application.
 
+use crate::config::DemoOutput;
 use futures_util::stream::unfold;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::subscriber_client::SubscriberClient;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{PubsubMessage, StreamingPullRequest};
 use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::transport::Endpoint;
-use walrelay_command_line::config::DemoOutput;
 
 use super::ledger::Ledger;
 use crate::output::print;
@@ -16,7 +16,7 @@ use crate::output::print;
 /// # Errors
 ///
 /// The stream broke off.
-pub async fn subscribe(
+pub(crate) async fn subscribe(
     host: &str,
     subscription: &str,
     ledger: &Ledger,

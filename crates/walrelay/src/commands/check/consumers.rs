@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::config::InboxPlace;
+use crate::error::explain;
+use crate::error::fixes::{create_subscription, replace_orphan};
+use crate::options::units::show_duration;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
-use walrelay_command_line::config::InboxPlace;
-use walrelay_command_line::units::show_duration;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::{
     InboxError, SubscriptionWarning, redelivery_window_with_dead_letters, refuse_other_encoding,
@@ -17,8 +19,6 @@ use walrelay_inbox_admin::admin::{RegisteredConsumer, registered};
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, Subscriber};
-use walrelay_reports::explain;
-use walrelay_reports::fixes::{create_subscription, replace_orphan};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 

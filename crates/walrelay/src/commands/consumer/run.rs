@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::ConsumeConfig;
+use crate::error::Error;
+use crate::error::explain;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use walrelay_command_line::config::ConsumeConfig;
 use walrelay_core::{Backoff, Random};
 use walrelay_errors::{Action, Chain, Code, Coded, ErrorContext};
 use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
 use walrelay_otlp::Spans;
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::explain;
 
 use super::super::shared::telemetry_export::with_telemetry;
 use crate::http::{self, Observed};
@@ -32,7 +32,7 @@ const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// # Errors
 ///
 /// Returns the error that ended the consumer.
-pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let consumer = &config.settings.consumer;
     let (metrics, health) = (Metrics::new(consumer), Health::new(consumer));
     let observed = Observed::of_consumer(health.clone(), metrics.clone());

@@ -1,16 +1,16 @@
 //! `walrelay consumer status`: the consumer in its database, and the messages that wait for it.
 
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::error::fixes::{create_subscription, replace_orphan};
+use crate::output::text::{human_age, visible, whole_age};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::timeout;
-use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Chain;
 use walrelay_inbox_admin::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_pg_client::SqlClient;
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
-use walrelay_reports::error::Error;
-use walrelay_reports::fixes::{create_subscription, replace_orphan};
-use walrelay_reports::text::{human_age, visible, whole_age};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 use crate::output::print;

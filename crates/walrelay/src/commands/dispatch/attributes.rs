@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::Error;
 use walrelay_core::ATTRIBUTE_VALUE_BYTES_MAX;
 use walrelay_envelope::attribute::{self as name, cloudevents};
-use walrelay_reports::error::Error;
 
 /// Attributes that identify the event and its WAL position. The event id comes first.
 const IDENTITY: [&str; 6] = [

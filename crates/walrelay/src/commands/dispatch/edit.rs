@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::config::{ChangeMode, DispatchEdit, EditFiles};
+use crate::error::Error;
+use crate::output::text::shortened;
 use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
-use walrelay_command_line::config::{ChangeMode, DispatchEdit, EditFiles};
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
 use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
 use walrelay_pg_client::SqlClient;
-use walrelay_reports::error::Error;
-use walrelay_reports::text::shortened;
 
 use super::attributes::{KeyChange, replace, replace_repeated_key};
 use super::message::decode;

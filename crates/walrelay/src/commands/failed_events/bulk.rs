@@ -4,15 +4,13 @@ use std::collections::HashSet;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
+use crate::config::{ChangeMode, ChangeOptions, EventSelection, OutputFormat, SelectedEvents};
+use crate::error::Error;
+use crate::failed_events::{FailedEvent, PageBegin};
+use crate::output::json::json_text;
 use tokio::time::sleep;
-use walrelay_command_line::config::{
-    ChangeMode, ChangeOptions, EventSelection, OutputFormat, SelectedEvents,
-};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::failed_events::{FailedEvent, PageBegin};
-use walrelay_reports::json::json_text;
 
 use super::changed::ChangedEventsJson;
 use super::side::{EventChange, FailedEvents};

@@ -1,11 +1,11 @@
 //! Lists events, page by page.
 
-use walrelay_command_line::config::{EventList, OutputFormat};
+use crate::config::{EventList, OutputFormat};
+use crate::error::Error;
+use crate::failed_events::{FailedEvent, PageBegin, table};
+use crate::output::json::json_text;
+use crate::output::text::quoted;
 use walrelay_pg_client::SqlClient;
-use walrelay_reports::error::Error;
-use walrelay_reports::failed_events::{FailedEvent, PageBegin, table};
-use walrelay_reports::json::json_text;
-use walrelay_reports::text::quoted;
 
 use super::side::FailedEvents;
 use crate::output::{Reader, print_part, terminal};

@@ -1,9 +1,9 @@
 //! The operations that `dispatch` and `inbox` implement for the front end.
 
-use walrelay_command_line::config::ChangeMode;
+use crate::config::ChangeMode;
+use crate::error::Error;
+use crate::failed_events::{EventDetail, EventGroup, FailedEvent, PageBegin};
 use walrelay_pg_client::SqlClient;
-use walrelay_reports::error::Error;
-use walrelay_reports::failed_events::{EventDetail, EventGroup, FailedEvent, PageBegin};
 
 /// One side: the rows of dispatch state, or the events of a consumer's inbox.
 pub(in crate::commands) trait FailedEvents: Sync {

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
+use crate::cli::command;
+use crate::config::Shell;
+use crate::error::Error;
 use clap_complete::shells;
-use walrelay_command_line::command;
-use walrelay_command_line::config::Shell;
-use walrelay_reports::error::Error;
 
 use crate::output::print;
 
@@ -15,7 +15,7 @@ use crate::output::print;
 /// # Errors
 ///
 /// Standard output cannot be written.
-pub fn print_for(shell: Shell) -> Result<(), Error> {
+pub(crate) fn print_for(shell: Shell) -> Result<(), Error> {
     print(&script_of(shell))
 }
 
@@ -37,7 +37,7 @@ fn script_of(shell: Shell) -> String {
 /// # Errors
 ///
 /// The directory or a page cannot be written.
-pub fn write_pages(directory: &Path) -> Result<(), Error> {
+pub(crate) fn write_pages(directory: &Path) -> Result<(), Error> {
     let shown = directory.display();
     let io = |source| Error::Io { action: format!("write man pages into {shown}"), source };
     std::fs::create_dir_all(directory).map_err(io)?;

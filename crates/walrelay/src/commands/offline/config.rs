@@ -1,9 +1,9 @@
 //! `walrelay config`: shows, checks and describes the configuration.
 
+use crate::config::{ConfigAction, EffectiveValue};
+use crate::error::Error;
+use crate::reference;
 use serde::Serialize;
-use walrelay_command_line::config::{ConfigAction, EffectiveValue};
-use walrelay_command_line::reference;
-use walrelay_reports::error::Error;
 
 use crate::output::{print, print_result};
 
@@ -12,7 +12,7 @@ use crate::output::{print, print_result};
 /// # Errors
 ///
 /// Standard output cannot be written.
-pub fn execute(action: ConfigAction) -> Result<(), Error> {
+pub(crate) fn execute(action: ConfigAction) -> Result<(), Error> {
     match action {
         ConfigAction::Show { values, format } => print_result(format, &values, || table(&values)),
         ConfigAction::Check { command, format } => {

@@ -1,10 +1,10 @@
 //! `walrelay explain`: prints the entry of an error code from the errors page.
 
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::error::explain::{cause, fix, section};
 use serde::Serialize;
-use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Code;
-use walrelay_reports::error::Error;
-use walrelay_reports::explain::{cause, fix, section};
 
 use crate::output::print_result;
 
@@ -13,7 +13,7 @@ use crate::output::print_result;
 /// # Errors
 ///
 /// No error has the code, or standard output cannot be written.
-pub fn execute(code: Option<&str>, format: OutputFormat) -> Result<(), Error> {
+pub(crate) fn execute(code: Option<&str>, format: OutputFormat) -> Result<(), Error> {
     let Some(code) = code else { return list(format) };
     let wanted = code.trim().trim_start_matches("error[").trim_end_matches(']');
     let wanted = wanted.to_ascii_lowercase();

@@ -1,8 +1,8 @@
 //! `walrelay version`: prints the version.
 
+use crate::config::OutputFormat;
+use crate::error::Error;
 use serde::Serialize;
-use walrelay_command_line::config::OutputFormat;
-use walrelay_reports::error::Error;
 
 use crate::output::print_result;
 
@@ -19,7 +19,7 @@ const VERSION: Version = Version { version: env!("CARGO_PKG_VERSION") };
 /// # Errors
 ///
 /// Standard output cannot be written.
-pub fn execute(format: OutputFormat) -> Result<(), Error> {
+pub(crate) fn execute(format: OutputFormat) -> Result<(), Error> {
     print_result(format, &VERSION, || format!("walrelay {}\n", VERSION.version))
 }
 

@@ -1,14 +1,14 @@
 //! `walrelay emit`: writes one event with the producer's SQL function.
 
+use crate::config::{EmitConfig, OutputFormat};
+use crate::error::Error;
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use walrelay_command_line::config::{EmitConfig, OutputFormat};
 use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SCHEMA, SqlClient, connect_shared, sql};
-use walrelay_reports::error::Error;
 
 use crate::output::print;
 
@@ -17,7 +17,7 @@ use crate::output::print;
 /// # Errors
 ///
 /// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
-pub async fn execute(config: EmitConfig) -> Result<(), Error> {
+pub(crate) async fn execute(config: EmitConfig) -> Result<(), Error> {
     let client = connect_shared(&config.connect).await?;
     let done = match &config.event.idempotency_key {
         Some(key) => emit_once(&client, &config, key).await,

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use walrelay_command_line::config::{ChangeMode, ForgetConfig, ForgottenArgs};
+use crate::config::{ChangeMode, ForgetConfig, ForgottenArgs};
+use crate::error::Error;
+use crate::output::text::visible;
 use walrelay_outbox_admin::protocols::{ForgetOrder, ForgottenAggregates, forget_aggregates};
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::text::visible;
 
 use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
 
@@ -18,7 +18,7 @@ use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
 /// # Errors
 ///
 /// The file cannot be read, Postgres cannot be reached or refuses, or the user does not agree.
-pub async fn execute(config: ForgetConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: ForgetConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ForgetConfig { connect, aggregates, options } = config;
     let ForgottenArgs { aggregate_type, mut ids, from_file } = aggregates;
     if let Some(path) = from_file {

@@ -5,17 +5,15 @@
 
 use std::time::Duration;
 
+use crate::config::{ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart};
+use crate::error::Error;
+use crate::output::json::json_text;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 use tokio_postgres::types::Type;
-use walrelay_command_line::config::{
-    ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart,
-};
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_outbox, quote_identifier, sql};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::json::json_text;
 
 use super::super::shared::cancellable::run_cancellable_in;
 use super::super::shared::operator::Terminal;
@@ -36,7 +34,7 @@ const BATCHES_PER_SECOND: u32 = 10;
 ///
 /// The table cannot be read as a snapshot, Postgres refuses, or a signal came. The next run
 /// continues after the last committed batch.
-pub async fn execute(config: SnapshotConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn execute(config: SnapshotConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let client = connect_outbox(&config.connect).await?;
     let pid = backend_pid(&client).await?;
     let work = snapshot(&client, &config, shutdown);

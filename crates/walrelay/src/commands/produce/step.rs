@@ -1,11 +1,11 @@
 //! One step of a snapshot: the rows of one transaction.
 
+use crate::config::{SnapshotRequest, SnapshotStart};
+use crate::error::Error;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::Type;
-use walrelay_command_line::config::{SnapshotRequest, SnapshotStart};
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, sql};
-use walrelay_reports::error::Error;
 
 /// The progress after a step.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! `walrelay consumer reset-key`: makes a consumer forget the position of an ordering key.
 
+use crate::config::KeyReset;
+use crate::error::Error;
+use crate::output::text::visible;
 use serde::Serialize;
-use walrelay_command_line::config::KeyReset;
 use walrelay_inbox_admin::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::text::visible;
 
 use crate::commands::shared::operator::Terminal;
 use crate::output::print_result;

@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 
+use crate::config::{ChangeMode, OutputFormat};
+use crate::error::Error;
+use crate::output::json::json_text;
+use crate::steps::rebuild::{change_text, step_text};
 use serde::Serialize;
-use walrelay_command_line::config::{ChangeMode, OutputFormat};
 use walrelay_errors::BoxedError;
 use walrelay_inbox_admin::{RebuildChange, RebuildStep, SubscriptionStep};
 use walrelay_outbox_replay::operator::{Consent, StepSink};
-use walrelay_reports::error::Error;
-use walrelay_reports::json::json_text;
-use walrelay_reports::steps::rebuild::{change_text, step_text};
 
 use super::notes;
 use crate::commands::shared::operator::{Terminal, dry_run_text};
@@ -136,7 +136,7 @@ impl Consent<RebuildChange> for RebuildTerminal<'_> {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_command_line::config::ChangeOptions;
+    use crate::config::ChangeOptions;
     use walrelay_relay::shutdown::Shutdown;
     use walrelay_testkit::json_page::assert_documented;
 

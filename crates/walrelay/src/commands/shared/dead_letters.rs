@@ -3,9 +3,9 @@
 //! Pub/Sub forwards a message as its own service agent. Without both roles it forwards nothing, and
 //! redelivers the message for ever.
 
-use walrelay_command_line::config::{IamGrants, NewDeadLetters};
+use crate::config::{IamGrants, NewDeadLetters};
+use crate::error::Error;
 use walrelay_pubsub::{Admin, Endpoint, IamBinding, Subscriber};
-use walrelay_reports::error::Error;
 
 use super::ordered_subscription::ordered;
 use super::set_up_report::SetUpReport;

@@ -1,17 +1,17 @@
 //! The terminal as the operator of a protocol: prints steps, asks, and runs the protocol in a
 //! session.
 
+use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
+use crate::error::Error;
+use crate::output::json::json_text;
+use crate::steps::protocol::{change_text, step_text};
 use serde::Serialize;
-use walrelay_command_line::config::{ChangeMode, ChangeOptions, OutputFormat};
 use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::protocols::{AdminSession, Change, ProtocolError, Step};
 use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_outbox_replay::read_slot_holder;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_outbox};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::json::json_text;
-use walrelay_reports::steps::protocol::{change_text, step_text};
 
 use super::cancellable::attended;
 use super::consent::ask_for;

@@ -1,14 +1,14 @@
 //! The subscription of a new consumer: creates it, or checks an existing one.
 
+use crate::config::NewSubscription;
+use crate::error::Error;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{DeadLetterPolicy, Subscription};
 use tokio::time::timeout;
-use walrelay_command_line::config::NewSubscription;
 use walrelay_core::CallCode;
 use walrelay_errors::{Chain, Code};
 use walrelay_inbox::{DELIVERY_ATTEMPTS_MAX, InboxError, SubscriptionWarning};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
-use walrelay_reports::error::Error;
 
 use super::answer_timeout::ANSWER_TIMEOUT;
 use super::dead_letters;

@@ -3,10 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::config::{InboxPlace, StatusConfig};
+use crate::error::Error;
+use crate::error::explain;
+use crate::error::fixes::protocol::finishing_command;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use walrelay_command_line::config::{InboxPlace, StatusConfig};
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::InboxError;
@@ -25,12 +28,9 @@ use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pg_replication::read_retention;
 use walrelay_relay::observe::report::{ServiceReport, SlotReport};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::explain;
-use walrelay_reports::fixes::protocol::finishing_command;
 
 use super::super::shared::cancellable::attended;
-use walrelay_reports::status::{Summary, finishing_step};
+use crate::status::{Summary, finishing_step};
 
 /// Timeout for the relay's answer, which comes from memory.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::config::{OutputFormat, StatusConfig};
+use crate::error::Error;
+use crate::output::colour::{ColourMode, Tone};
+use crate::output::text::{human_bytes, whole_age};
+use crate::status::{Summary, report_text, sections, tone_of};
 use pgoutput_parser::Lsn;
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
-use walrelay_command_line::config::{OutputFormat, StatusConfig};
 use walrelay_outbox_admin::{Severity, StatusReport};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::colour::{ColourMode, Tone};
-use walrelay_reports::error::Error;
-use walrelay_reports::status::{Summary, report_text, sections, tone_of};
-use walrelay_reports::text::{human_bytes, whole_age};
 
 use super::reading::{Found, read};
 use crate::output::{Reader, colours, print_part, show};
