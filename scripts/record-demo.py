@@ -3,8 +3,9 @@
 
     make build && scripts/record-demo.py [target/release/walrelay]
 
-The program runs on a pseudo-terminal. Each line appears at the moment at which it was printed. A
-reader who prefers reduced motion gets all lines at once.
+The program runs on a pseudo-terminal. Each line appears at the moment at which it was printed. The
+finished picture is first, so that a still or printed page has it. A reader who prefers reduced motion
+gets no animation.
 """
 
 import os
@@ -24,7 +25,7 @@ LINE_HEIGHT = 19
 CHARACTER_WIDTH = 8.43
 MARGIN = 16
 TITLE_HEIGHT = 34
-# How long the finished picture stays before the animation starts again.
+# How long the finished picture stays before the animation starts.
 PAUSE_SECONDS = 5.0
 
 
@@ -90,7 +91,7 @@ def draw(lines):
             share = 100 * moment / total
             picture.styles.append(
                 f"@keyframes l{index}{{0%,{share:.2f}%{{opacity:0}}{share + 0.01:.2f}%,100%{{opacity:1}}}}"
-                f".l{index}{{animation:l{index} {total:.2f}s linear infinite}}"
+                f".l{index}{{animation:l{index} {total:.2f}s linear -{total - PAUSE_SECONDS:.2f}s infinite}}"
             )
             name = f" l{index}"
         y = TITLE_HEIGHT + (index + 0.8) * LINE_HEIGHT
