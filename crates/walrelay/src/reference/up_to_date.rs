@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use crate::cli::command;
-use crate::config::{CommandLine, Config, Environment, Problem, Refusal};
+use crate::config::{Config, Environment, Problem, Refusal};
 use crate::options::units::{parse_duration, parse_size};
 use crate::reference::{self, OptionEntry, ValueKind, options};
 
@@ -35,10 +35,10 @@ fn holds(path: &str, generate: impl FnOnce(&str) -> String) {
 
 #[test]
 fn the_page_shows_every_option_as_it_is_declared() {
-    holds("docs/reference/configuration.md", reference::page);
+    holds("docs/reference/configuration.md", |old| reference::page(&command(), old));
     let page = std::fs::read_to_string(format!("{ROOT}/docs/reference/configuration.md")).unwrap();
     for heading in reference::headings() {
-        let table = reference::table(heading);
+        let table = reference::table(&command(), heading);
         assert!(
             page.contains(&table),
             "docs/reference/configuration.md has no <!-- options: {heading} -->"
@@ -48,22 +48,22 @@ fn the_page_shows_every_option_as_it_is_declared() {
 
 #[test]
 fn the_page_of_commands_is_what_the_command_line_says() {
-    holds("docs/reference/cli.md", |_| reference::commands::page());
+    holds("docs/reference/cli.md", |_| reference::commands::page(&command()));
 }
 
 #[test]
 fn the_annotated_file_is_what_the_options_say() {
-    holds("deploy/walrelay.toml", |_| reference::example());
+    holds("deploy/walrelay.toml", |_| reference::example(&command()));
 }
 
 #[test]
 fn the_schema_is_what_the_options_say() {
-    holds("deploy/walrelay.schema.json", |_| reference::schema());
+    holds("deploy/walrelay.schema.json", |_| reference::schema(&command()));
 }
 
 #[test]
 fn every_option_is_explained_and_has_its_heading_on_the_page() {
-    for option in options() {
+    for option in options(&command()) {
         assert!(!option.meaning.is_empty(), "{} means nothing", option.name);
         let is_single = ["Options", "Emulator", "Demo"].contains(&option.heading.as_str());
         let is_known = reference::headings().contains(&option.heading.as_str());
@@ -113,8 +113,8 @@ fn problems_of(option: &OptionEntry, value: &str) -> Vec<Problem> {
         ("WALRELAY_SUBSCRIPTION", "billing"),
     ];
     let environment = Environment::new(variables);
-    match CommandLine::parse(arguments, &environment) {
-        Ok(line) => Config::new(line, &environment, None).err().unwrap_or_default(),
+    match Config::parse(arguments, &environment) {
+        Ok(_) => Vec::new(),
         Err(Refusal::Config(problems)) => problems,
         Err(Refusal::Clap(error)) => panic!("{flag}: {error}"),
     }
@@ -148,7 +148,7 @@ fn ends(option: &OptionEntry) -> (Vec<String>, Vec<String>) {
 #[test]
 fn the_ends_of_every_range_in_the_help_are_accepted_and_what_lies_beyond_is_refused() {
     let mut looked_at = 0;
-    for option in options() {
+    for option in options(&command()) {
         let is_number =
             matches!(option.kind(), ValueKind::Duration | ValueKind::Size | ValueKind::Count);
         assert!(
@@ -172,7 +172,7 @@ fn the_ends_of_every_range_in_the_help_are_accepted_and_what_lies_beyond_is_refu
 
 #[test]
 fn every_default_is_accepted() {
-    for option in options() {
+    for option in options(&command()) {
         let Some(value) = &option.default else { continue };
         assert_eq!(problems_of(&option, value), [], "--{} {value}", option.name);
     }
@@ -182,15 +182,14 @@ fn every_default_is_accepted() {
 fn the_lines_of_the_annotated_file_may_all_be_taken() {
     let set =
         |line: &str| line.strip_prefix("# ").filter(|line| line.contains(" = ")).map(str::to_owned);
-    let example = reference::example();
+    let example = reference::example(&command());
     let lines: Vec<_> = example.lines().filter_map(set).filter(|it| !it.ends_with('…')).collect();
     let file = std::env::temp_dir().join(format!("walrelay-{}-example.toml", std::process::id()));
     std::fs::write(&file, lines.join("\n")).unwrap();
     let environment =
         Environment::new([("DATABASE_URL", "postgresql://a@b/c"), ("PUBSUB_PROJECT_ID", "p")]);
     let arguments = ["walrelay", "run", "--config", file.to_str().unwrap()].map(OsString::from);
-    let line = CommandLine::parse(arguments, &environment).unwrap();
-    let config = Config::new(line, &environment, None);
+    let config = Config::parse(arguments, &environment);
     std::fs::remove_file(&file).unwrap();
     assert!(config.is_ok(), "{config:?}");
     assert!(lines.len() > 30, "{lines:#?}");
@@ -198,13 +197,13 @@ fn the_lines_of_the_annotated_file_may_all_be_taken() {
 
 #[test]
 fn the_schema_has_every_key_of_the_file_and_no_other() {
-    let schema: serde_json::Value = serde_json::from_str(&reference::schema()).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(&reference::schema(&command())).unwrap();
     let properties = schema["properties"].as_object().unwrap();
     let is_section = |name: &str| properties[name]["$ref"].is_string();
     assert!(is_section("consumer") && is_section("run") && !is_section("slot"), "{properties:#?}");
     let keys: BTreeSet<_> =
         properties.keys().map(String::as_str).filter(|name| !is_section(name)).collect();
-    let options = options();
+    let options = options(&command());
     let names = options.iter().map(|option| option.name.as_str());
     let expected: BTreeSet<_> = names.filter(|name| *name != "config").collect();
     assert_eq!(keys, expected);
@@ -278,7 +277,6 @@ fn every_option_that_a_text_names_exists() {
         unknown.extend(names.map(|name| format!("{}: --{name}", path.display())));
     };
     for of in [
-        "command-line",
         "consumer-rebuild",
         "core",
         "errors",
