@@ -28,7 +28,7 @@ mod problem;
 mod pubsub;
 mod relay;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use build::Config;
 pub(crate) use build::{LogConfig, read};

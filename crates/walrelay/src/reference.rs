@@ -4,7 +4,7 @@
 
 pub mod commands;
 #[cfg(test)]
-mod up_to_date;
+mod tests;
 
 use std::any::TypeId;
 use std::time::Duration;
@@ -369,30 +369,4 @@ fn property(option: &OptionEntry) -> Value {
         };
     }
     property
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::values::duration;
-
-    #[test]
-    fn one_declaration_is_a_row_a_line_of_the_file_and_a_property() {
-        let argument = Arg::new("nap")
-            .long("nap")
-            .default_value("5m")
-            .value_parser(duration("0s", "2h"))
-            .help("How long the relay naps after lunch; 0s to 2h")
-            .long_help("How long the relay naps after lunch; 0s to 2h\n\nNot before noon.");
-        let nap = OptionEntry::new(&argument);
-        assert_eq!(
-            row(&nap),
-            "| `--nap` | `WALRELAY_NAP` | `5m` | 0s to 2h \
-             | How long the relay naps after lunch. Not before noon |\n"
-        );
-        let example = example_of(&nap);
-        assert!(example.ends_with("# Not before noon.\n# nap = \"5m\"\n"), "{example}");
-        assert_eq!(property(&nap)["default"], "5m");
-        assert_eq!(property(&nap)["type"], "string");
-    }
 }

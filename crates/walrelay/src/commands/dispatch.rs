@@ -7,6 +7,8 @@ mod message;
 mod retry;
 mod rows;
 mod show;
+#[cfg(test)]
+mod tests;
 
 crate::plan::commands! {
     /// What to do with dispatch state.

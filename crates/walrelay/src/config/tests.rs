@@ -6,18 +6,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
 use walrelay_core::ColumnAliases;
 use walrelay_relay::settings::Until;
 
 use crate::cli::CommandArgs;
 use crate::commands::consumer::Consumer;
-use crate::commands::dispatch::Dispatch;
 use crate::commands::run::RunConfig;
 use crate::config::{Checks, Environment, Problem, Refusal};
 use crate::options::is_option;
 
-const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
+pub(crate) const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
 
 /// A temporary file, deleted when it is dropped.
 struct TemporaryFile(PathBuf);
@@ -41,7 +39,8 @@ impl Drop for TemporaryFile {
     }
 }
 
-fn checked<T>(
+/// Returns what `take` makes of the command that the arguments name.
+pub(crate) fn checked<T>(
     arguments: &[&str],
     variables: &[(&str, &str)],
     take: impl FnOnce(CommandArgs, &mut Checks<'_>) -> Option<T>,
@@ -53,11 +52,12 @@ fn checked<T>(
     taken.map(|(taken, _)| taken)
 }
 
-fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), Refusal> {
+pub(crate) fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), Refusal> {
     checked(arguments, variables, |command, checks| command.plan(checks).map(drop))
 }
 
-fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), Vec<Problem>> {
+/// Returns the problems of a command line.
+pub(crate) fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), Vec<Problem>> {
     parse(arguments, variables).map_err(|refusal| match refusal {
         Refusal::Config(problems) => problems,
         Refusal::Clap(error) => panic!("{error}"),
@@ -75,7 +75,7 @@ fn run_config(arguments: &[&str], variables: &[(&str, &str)]) -> RunConfig {
     .unwrap()
 }
 
-fn texts(problems: &[Problem]) -> Vec<String> {
+pub(crate) fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
@@ -461,61 +461,6 @@ fn what_telemetry_would_trust_is_a_certificate() {
     };
     let problems = given("Cargo.toml");
     assert!(problems[0].contains("it holds no certificate"), "{problems:?}");
-}
-
-/// Returns the rows that `dispatch list` asks for.
-fn listed(arguments: &[&str], variables: &[(&str, &str)]) -> String {
-    let taken = checked(arguments, variables, |command, checks| match command {
-        CommandArgs::Dispatch(dispatch) => match *dispatch {
-            Dispatch::List(list) => Some(format!("{:?}", list.asked(checks))),
-            other => panic!("{other:?}"),
-        },
-        other => panic!("{other:?}"),
-    });
-    taken.unwrap()
-}
-
-#[test]
-fn arguments_that_choose_rows_come_from_the_command_line_alone() {
-    let variables = [("DATABASE_URL", URL), ("WALRELAY_TOPIC", "t"), ("WALRELAY_STATUS", "dead")];
-    let debug = listed(&["dispatch", "list"], &variables);
-    assert!(debug.contains("state: NeedsPerson") && debug.contains("topic: None"), "{debug}");
-}
-
-#[test]
-fn an_error_that_is_named_is_listed_in_every_state_unless_one_is_named_too() {
-    let listed = |more: &[&str]| {
-        let arguments = [&["dispatch", "list", "--error", "SPILLED"], more].concat();
-        listed(&arguments, &[("DATABASE_URL", URL)])
-    };
-    assert!(listed(&[]).contains("state: Any"), "{}", listed(&[]));
-    let dead = listed(&["--status", "dead"]);
-    assert!(dead.contains("state: Only(Dead)"), "{dead}");
-}
-
-#[test]
-fn a_new_topic_without_a_project_is_refused_under_the_name_of_its_option() {
-    let given = [("DATABASE_URL", URL)];
-    let edit = ["dispatch", "edit", "e-1", "--set-topic", "order.events"];
-    let problems = texts(&config(&edit, &given).unwrap_err());
-    assert!(problems[0].starts_with("--set-topic \"order.events\""), "{problems:?}");
-    let list = ["dispatch", "list", "--topic", "order.events"];
-    let problems = texts(&config(&list, &given).unwrap_err());
-    assert!(problems[0].starts_with("--topic \"order.events\""), "{problems:?}");
-}
-
-#[test]
-fn arguments_of_dispatch_that_contradict_each_other_are_refused() {
-    for arguments in [
-        &["dispatch", "retry", "--all-dead", "--status", "discarded"],
-        &["dispatch", "retry", "--all-dead", "--status", "retrying"],
-        &["dispatch", "list", "--all", "--limit", "5"],
-    ] {
-        let Err(Refusal::Clap(error)) = parse(arguments, &[("DATABASE_URL", URL)]) else {
-            panic!("{arguments:?} was accepted");
-        };
-        assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
-    }
 }
 
 #[test]

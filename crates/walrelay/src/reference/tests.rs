@@ -3,9 +3,13 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
+use clap::Arg;
+
+use super::{example_of, property, row};
 use crate::cli::command;
 use crate::config::{Config, Environment, Problem, Refusal};
 use crate::options::units::{parse_duration, parse_size};
+use crate::options::values::duration;
 use crate::reference::{self, OptionEntry, ValueKind, options};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -323,4 +327,24 @@ fn the_summary_of_a_command_begins_with_a_verb_and_is_short() {
         command.get_subcommands().for_each(look);
     }
     command().get_subcommands().for_each(look);
+}
+
+#[test]
+fn one_declaration_is_a_row_a_line_of_the_file_and_a_property() {
+    let argument = Arg::new("nap")
+        .long("nap")
+        .default_value("5m")
+        .value_parser(duration("0s", "2h"))
+        .help("How long the relay naps after lunch; 0s to 2h")
+        .long_help("How long the relay naps after lunch; 0s to 2h\n\nNot before noon.");
+    let nap = OptionEntry::new(&argument);
+    assert_eq!(
+        row(&nap),
+        "| `--nap` | `WALRELAY_NAP` | `5m` | 0s to 2h \
+         | How long the relay naps after lunch. Not before noon |\n"
+    );
+    let example = example_of(&nap);
+    assert!(example.ends_with("# Not before noon.\n# nap = \"5m\"\n"), "{example}");
+    assert_eq!(property(&nap)["default"], "5m");
+    assert_eq!(property(&nap)["type"], "string");
 }
