@@ -4,6 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::timeout;
 use walrelay_errors::Chain;
+use walrelay_inbox::UnfinishedRebuild;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
@@ -209,9 +210,8 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
              walrelay consumer reset-key {consumer} --key KEY"
         ));
     }
-    if let Some(rebuild) = &status.rebuild {
-        let step = rebuild.rsplit_once("; ").map_or(rebuild.as_str(), |(_, step)| step);
-        return Some(visible(step));
+    if status.rebuild.is_some() {
+        return Some(UnfinishedRebuild::NEXT_STEP.to_owned());
     }
     if status.paused {
         return Some(format!("to continue: walrelay consumer resume {consumer}{SAME_DATABASE}"));
@@ -324,10 +324,10 @@ mod tests {
         let paused = ConsumerStatus { paused: true, events: dead, ..status() };
         let resume = "to continue: walrelay consumer resume c, with the same --database-url";
         assert_eq!(head(paused, 3).1.as_deref(), Some(resume));
-        let begun = Some("a rebuild began; run it again".to_owned());
+        let begun = Some("a rebuild began".to_owned());
         let (rebuilt, again) = head(ConsumerStatus { rebuild: begun, ..status() }, 0);
         assert_eq!(rebuilt, "a rebuild is unfinished; no message waits");
-        assert_eq!(again.as_deref(), Some("run it again"));
+        assert_eq!(again.as_deref(), Some(UnfinishedRebuild::NEXT_STEP));
     }
 
     #[test]
