@@ -308,15 +308,14 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
         shards.swap(0, first);
     }
     let mut findings = Vec::new();
-    for (number, outbox) in shards.into_iter().enumerate() {
-        let is_of_it = |finding: &Finding| {
-            ["slot ", "publication ", "shard "].iter().any(|it| finding.subject.starts_with(it))
-        };
+    for outbox in shards {
         let (slot, shard) = (outbox.slot.clone(), outbox.shard);
         let mut found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
         add_fixes(&mut found);
+        // The findings about the server and the tables are those of the first shard again.
+        found.retain(|finding| !is_known(&findings, finding));
         found.iter_mut().for_each(|finding| finding.fix = explain::with_shard(&finding.fix, shard));
-        findings.extend(found.into_iter().filter(|finding| number == 0 || is_of_it(finding)));
+        findings.extend(found);
         findings.extend(dead_rows::of(client, &slot).await);
         if let Some(stop) = recorded_stop::of(client, &slot).await {
             // The relay that would finish an operation cannot pass this row.
@@ -329,6 +328,12 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
     }
     findings.extend(server::findings(client, relay.wal_budget).await?);
     Ok(findings)
+}
+
+/// Returns whether a finding says the same as an earlier one. The fixes may name different shards.
+fn is_known(findings: &[Finding], new: &Finding) -> bool {
+    let said = |it: &Finding| (it.result, it.subject.clone(), it.message.clone());
+    findings.iter().any(|known| said(known) == said(new))
 }
 
 async fn check_pubsub(
@@ -464,6 +469,18 @@ mod tests {
         let mut other = Finding::error(Code::SlotLost, "slot walrelay", "is lost");
         with_replication(&mut other);
         assert_eq!(other.error_code(), Some(Code::SlotLost));
+    }
+
+    #[test]
+    fn a_finding_of_another_shard_is_new_only_if_it_says_something_else() {
+        let slot = |name: &str| {
+            Finding::error(Code::SlotLost, format!("slot {name}"), "is lost").fix("--shard")
+        };
+        let server = || Finding::passed("wal-senders", "setting max_wal_senders", "1 of 10 in use");
+        let known = [slot("walrelay_0_of_2"), server()];
+        assert!(is_known(&known, &server()));
+        assert!(is_known(&known, &slot("walrelay_0_of_2").fix("--shard 1/2")));
+        assert!(!is_known(&known, &slot("walrelay_1_of_2")));
     }
 
     #[test]

@@ -81,10 +81,10 @@ impl<'a> Checks<'a> {
 
     /// Takes over where the values of a command line come from.
     pub(crate) fn take_line(&mut self, line: CommandLine) {
-        let schema = line.schema();
+        let CommandLine { file, selection, origins, problems, has_json_output, schema, matches: _ } =
+            line;
         self.definition.tables = vec![schema.table("app_outbox")];
         self.schema = schema;
-        let CommandLine { file, selection, origins, problems, has_json_output, matches: _ } = line;
         self.file = file;
         self.selection = selection;
         self.origins = origins;

@@ -40,6 +40,8 @@ pub(crate) struct CommandLine {
     pub(super) problems: Vec<Problem>,
     /// Whether the command's result, and therefore its error, is JSON.
     pub(super) has_json_output: bool,
+    /// The schema of walrelay's own tables. The default for a command without `--schema`.
+    pub(super) schema: Schema,
 }
 
 /// The reason why there is no [`CommandLine`].
@@ -74,12 +76,6 @@ impl CommandLine {
             Err(Refusal::Config(wrong)) => Err(Refusal::Config([wrong, problems].concat())),
             Err(Refusal::Clap(error)) => Err(Refusal::Clap(error)),
         }
-    }
-
-    /// Returns the schema of walrelay's own tables. The default for a command without `--schema`.
-    pub(super) fn schema(&self) -> Schema {
-        let found = innermost_value(&self.matches, SCHEMA);
-        found.unwrap_or(Schema::PUBLIC)
     }
 }
 
@@ -219,6 +215,7 @@ impl Layers<'_> {
         let file: Option<String> = innermost_value(&matches, CONFIG);
         Ok(CommandLine {
             has_json_output: has_json_output(&matches),
+            schema: innermost_value(&matches, SCHEMA).unwrap_or(Schema::PUBLIC),
             file: file.filter(|path| !path.is_empty()),
             matches,
             selection,
