@@ -20,6 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-consumer-rebuild"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests", "walrelay-simulation"],
+    &["walrelay-bench-peers"],
 ];
 
 /// Crates that the tests of any crate may use.

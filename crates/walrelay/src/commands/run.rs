@@ -255,7 +255,7 @@ impl RelayProcess<'_> {
                 columns: relay.router.columns.clone(),
                 maintenance,
             };
-            let (metrics, health) = (self.metrics.retention.clone(), self.health.clone());
+            let (metrics, health) = (self.metrics.clone(), self.health.clone());
             tasks.spawn(async move {
                 task.run(health, metrics).await;
                 Ok(())

@@ -8,7 +8,7 @@ use walrelay_outbox_admin::{NextStep, OWN_WAL_BYTES, Severity, StatusReport};
 use walrelay_outbox_store::{Reason, ReasonKind};
 use walrelay_pubsub::code_of_call;
 use walrelay_relay::observe::report::{ConditionReport, RelayReport, SlotReport};
-use walrelay_relay::observe::server_reasons::commits_wait;
+use walrelay_relay::observe::server_stall::commits_wait;
 use walrelay_relay::stream::unsent_wal::UNSENT_AGE_MAX;
 
 use crate::error::fixes::relay::pass_unsendable;
