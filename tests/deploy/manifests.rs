@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_yaml_ng::Value;
+use walrelay::cli::command;
 use walrelay::config::{
-    CommandLine, Config, Environment, Service, established_variables, variable as variable_of,
+    Config, Environment, Service, established_variables, variable as variable_of,
 };
 use walrelay::http::PATHS;
 use walrelay::reference::options;
@@ -32,7 +33,7 @@ const NAME_LABEL: &str = "app.kubernetes.io/name";
 pub(crate) fn is_variable(name: &str) -> bool {
     let is_of =
         |option: &str| variable_of(option) == name || established_variables(option).contains(&name);
-    OTHERS.contains(&name) || options().iter().any(|option| is_of(&option.name))
+    OTHERS.contains(&name) || options(&command()).iter().any(|option| is_of(&option.name))
 }
 
 /// Replaces the placeholders of a manifest with example values.
@@ -48,10 +49,8 @@ pub(crate) fn config(
 ) -> Config {
     let environment = Environment::new(variables);
     let line = ["walrelay".to_owned()].into_iter().chain(arguments.iter().cloned());
-    let line = CommandLine::parse(line.map(OsString::from), &environment)
-        .unwrap_or_else(|refusal| panic!("{place}: {arguments:?}: {refusal:?}"));
-    Config::new(line, &environment, None)
-        .unwrap_or_else(|problems| panic!("{place}: {arguments:?}: {problems:?}"))
+    Config::parse(line.map(OsString::from), &environment)
+        .unwrap_or_else(|refusal| panic!("{place}: {arguments:?}: {refusal:?}"))
 }
 
 /// A container that runs walrelay.

@@ -1,11 +1,11 @@
-//! Turns text into a [`Config`], whose existence means that it is valid.
+//! Reads the command line with environment and file, and checks values that depend on each other.
 //!
 //! ```text
-//! arguments, environment, file ── layers ──▶ CommandLine ── build ──▶ Config { log, command }
-//!                                                           │
-//!            build      one function per command            │ calls
-//!            settings   settings of `run` and `check`       ▼
-//!            postgres, messages, pubsub   groups of options, each turned into its part
+//! arguments, environment, file ── layers ──▶ CommandLine ── build ──▶ Config { log, plan }
+//!                                                            │
+//!                                                            ▼ the plan of each command calls
+//!            checks     collects the problems
+//!            postgres, messages, pubsub, relay   groups of options, each turned into its part
 //!            otlp       OpenTelemetry's variables
 //! ```
 //!
@@ -15,12 +15,11 @@
 //! Pub/Sub about valid values.
 
 mod build;
-mod builder;
-mod command;
-mod commands;
+mod checks;
 mod definition_place;
 mod environment;
 mod file;
+mod guesses;
 mod layers;
 mod messages;
 mod otlp;
@@ -29,35 +28,22 @@ mod problem;
 mod pubsub;
 mod relay;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-pub use build::{Config, Service};
-pub(crate) use command::{
-    AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
-    DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig, ForgetConfig,
-    InboxPlace, InitConfig, LogConfig, PruneConfig, ReplayRecordAction, ReplayRecordConfig,
-    ReshardConfig, RunConfig, SlotAction, SlotConfig, StatusConfig, TailConfig, TraceConfig,
-};
-pub(crate) use commands::consumer_commands::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, InboxConfig,
-    InboxEdit, InboxPruneOrder, KeyReset, NewDeadLetters, NewSubscription, Rebuild,
-    RebuildIntoConfig, Source,
-};
-pub(crate) use commands::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
-pub(crate) use commands::replay_orders::{
-    AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder,
-};
-pub(crate) use commands::snapshots::{SnapshotConfig, SnapshotStart};
-pub(crate) use definition_place::DefinitionPlace;
+pub use build::Config;
+pub(crate) use build::{LogConfig, read};
+pub(crate) use checks::{Checks, Program};
+pub(crate) use definition_place::{DefinitionNeed, DefinitionPlace};
 pub use environment::{Environment, established_variables, variable};
-pub(crate) use file::{is_section, keys};
-pub use layers::{CommandLine, Refusal};
-pub(crate) use layers::{EffectiveValue, ask_for_json};
+pub(crate) use file::{CONFIG, is_section, keys};
+pub use layers::Refusal;
+pub(crate) use layers::{EffectiveValue, ask_for_json, effective_values};
+pub(crate) use messages::ResourceKind;
+pub(crate) use postgres::{DatabaseConfig, InboxPlace};
 pub use problem::Problem;
+pub(crate) use pubsub::topic_settings;
 
-pub(crate) use crate::cli::{EditFiles, ForgottenArgs, SnapshotRequest};
 pub(crate) use crate::options::choices::{
     ChangeMode, ChangeOptions, LogFormat, OnSlotLost, OutputFormat, Shell,
 };
-pub(crate) use crate::options::values::OrOff;
-pub(crate) use crate::options::{DemoOptions, EmulatorOptions};
+pub use crate::plan::Service;

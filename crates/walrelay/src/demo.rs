@@ -7,6 +7,6 @@ mod projection;
 mod subscriber;
 
 pub(crate) use ledger::Ledger;
-pub(crate) use producer::{CREATE_ORDERS, produce};
+pub(crate) use producer::{CREATE_ORDERS, ProducedRows, produce};
 pub(crate) use projection::{Comparison, ReadModel};
-pub(crate) use subscriber::subscribe;
+pub(crate) use subscriber::{DemoOutput, subscribe};

@@ -3,23 +3,21 @@
 //! An option is a flag, an environment variable and a key of the configuration file. Flag,
 //! variable, key, help, page, annotated file and schema follow from its clap argument. A value that
 //! only the command line may give, such as the row to discard, is an argument of its command in
-//! [`cli`](crate::cli).
+//! [`commands`](crate::commands).
 //!
 //! The first paragraph of a help text may end in the range of the values (`; 1s to 1d`) and in the
 //! meaning of an unset option (`[default: …]`).
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use walrelay_core::{ColumnAliases, OnDead, Template, WalBudgetLimit};
-use walrelay_emulator::Fault;
-use walrelay_outbox_admin::partitions::PartitionSpan;
 use walrelay_outbox_store::Shard;
 use walrelay_pg_client::{QualifiedName, Schema, Secret};
 use walrelay_pubsub::Endpoint;
 
+pub(crate) mod arguments;
 pub(crate) mod choices;
 mod headings;
 mod retention;
@@ -27,16 +25,19 @@ mod topics;
 pub(crate) mod units;
 pub(crate) mod values;
 
+pub(crate) use arguments::{
+    ARGUMENTS, ChangeArgs, EditFiles, EventFilterArgs, InboxPlaces, PageArgs, is_option,
+};
 pub(crate) use headings::OWN_OPTIONS;
 pub(crate) use retention::{PruneArchiveOption, PruneKeysOption, RetentionOptions};
 pub(crate) use topics::TopicOptions;
 
-use choices::{LogFormat, OnSlotLost, OutputFormat};
+use choices::{LogFormat, OutputFormat};
 use values::{
     Bytes, OptionalColumn, OrNever, OrOff, cloudevents_source, column, count, duration,
-    duration_or_never, identifier, listen, listen_or_off, log_filter, optional_column, project,
-    regional_endpoint, secret, shard_count, size, slot_name, template, text_form, topic_template,
-    topic_to_create, wal_budget, word,
+    duration_or_never, identifier, listen_or_off, log_filter, optional_column, project,
+    regional_endpoint, secret, size, slot_name, template, text_form, topic_template, wal_budget,
+    word,
 };
 
 /// Options of every command.
@@ -342,6 +343,19 @@ pub(crate) struct RelayOptions {
     pub http: HttpOption,
 }
 
+/// Everything the relay is configured by.
+#[derive(Debug, Args)]
+pub(crate) struct ServiceOptions {
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub messages: MessageOptions,
+    #[command(flatten)]
+    pub pubsub: PubSubOptions,
+    #[command(flatten)]
+    pub relay: RelayOptions,
+}
+
 /// The subscription of a consumer.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Consumer")]
@@ -429,35 +443,6 @@ pub(crate) struct SqlOption {
     pub sql: bool,
 }
 
-/// Options of `init` alone.
-#[derive(Debug, Args)]
-#[command(next_help_heading = OWN_OPTIONS)]
-pub(crate) struct InitOptions {
-    /// Create the topics the outbox's rows lead to through --topic-template, and those named here [default: `false`]
-    ///
-    /// As in --create-topics=order.events,video.events.
-    #[arg(long, value_name = "TOPIC", value_delimiter = ',', num_args = 0.., require_equals = true,
-          default_missing_value = "true", value_parser = topic_to_create)]
-    pub create_topics: Vec<String>,
-    #[command(flatten)]
-    pub topics: TopicOptions,
-    #[command(flatten)]
-    pub sql: SqlOption,
-    /// Into how many shards the outbox is divided, each with a publication, a slot and an instance of its own; a power
-    /// of two; 1 to 64
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = shard_count)]
-    pub shards: u32,
-    /// Create the outbox as a partitioned table with one partition per day, week or month; `run` creates the next ones [default: one table]
-    #[arg(long, value_name = "SPAN", value_parser = word(PARTITION_SPANS))]
-    pub partition_by: Option<PartitionSpan>,
-    /// Make it a failover slot, which standbys keep in step; Postgres 17 or newer
-    #[arg(long)]
-    pub failover: bool,
-}
-
-pub(crate) const PARTITION_SPANS: &[(&str, PartitionSpan)] =
-    &[("day", PartitionSpan::Day), ("week", PartitionSpan::Week), ("month", PartitionSpan::Month)];
-
 /// The output format.
 #[derive(Debug, Args)]
 #[command(next_help_heading = OWN_OPTIONS)]
@@ -480,75 +465,4 @@ pub(crate) struct UntilOption {
     /// does not wait for another command: it exits with 3 while an operation on the slot is unfinished.
     #[arg(long)]
     pub until_caught_up: bool,
-}
-
-/// Options of `run` alone.
-#[derive(Debug, Args)]
-#[command(next_help_heading = OWN_OPTIONS)]
-pub(crate) struct RunOptions {
-    #[command(flatten)]
-    pub until: UntilOption,
-    /// If the slot is lost: wait for `slot recover`, stop with exit 5, or recover without a person
-    ///
-    /// With --until-caught-up, `wait` stops with exit 5. `recover` needs SELECT on the outbox table.
-    #[arg(long, value_name = "POLICY", default_value = "wait", value_parser = word(ON_SLOT_LOST))]
-    pub on_slot_lost: OnSlotLost,
-    /// Keep an anchor that reaches back this far, as in 6h, for replays and resets, or `never`; 1m to 3650d
-    ///
-    /// It is called `kept`, and retains no more WAL than its share of `max_slot_wal_keep_size`.
-    #[arg(long, value_name = "DURATION", default_value = "never", value_parser = duration_or_never("1m", "3650d"))]
-    pub anchor_keep: OrNever,
-    #[command(flatten)]
-    pub retention: RetentionOptions,
-    #[command(flatten)]
-    pub archive: PruneArchiveOption,
-    /// Publish at most this many rows per second, to protect a slow subscriber; 1 to 1000000 [default: no limit]
-    ///
-    /// Rows that wait retain WAL. If they retain more than --wal-budget, they are recorded in dispatch state.
-    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 1_000_000))]
-    pub rate: Option<u32>,
-}
-
-const ON_SLOT_LOST: &[(&str, OnSlotLost)] =
-    &[("wait", OnSlotLost::Wait), ("stop", OnSlotLost::Stop), ("recover", OnSlotLost::Recover)];
-
-/// Options of `emulator`.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Emulator")]
-pub(crate) struct EmulatorOptions {
-    /// Address of the gRPC services
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8085", value_parser = listen)]
-    pub listen: SocketAddr,
-    /// Address of the HTTP control port, or `off`
-    #[arg(long, value_name = "ADDRESS", default_value = "off", value_parser = listen_or_off)]
-    pub control_listen: OrOff,
-    /// A fault to begin with, conditions and one effect; may be given several times, or with semicolons
-    ///
-    /// It strikes what `on` says: on=publish (the default), pull, streaming-pull, delivery, acknowledge or
-    /// modify-ack-deadline. Conditions: topic=T, subscription=S, key=K, event_type=V, event_id=V, attr.NAME=V,
-    /// percent=P, skip=N, first=N. Effects for all: reject=CODE, hold-before, delay=TIME, black-hole; for all but
-    /// the two pulls: fail-after=CODE, hold; for delivery: expire; for acknowledge and modify-ack-deadline:
-    /// lose, fail-ids=invalid, unordered or temporary. As in
-    /// topic=orders.events,key=A-17,percent=50,reject=UNAVAILABLE or
-    /// on=acknowledge,subscription=billing,first=3,lose.
-    #[arg(long, value_name = "FAULT", value_delimiter = ';', value_parser = text_form::<Fault>)]
-    pub fault: Vec<Fault>,
-    /// Memory for messages, kept ones included; Publish beyond it is refused; 1MiB to 64GiB
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size("1MiB", "64GiB"))]
-    pub max_stored_bytes: Bytes,
-}
-
-/// Options of `demo`.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Demo")]
-pub(crate) struct DemoOptions {
-    /// Stop after this many committed rows; 1 to 10000000 [default: run until Ctrl-C]
-    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 10_000_000))]
-    pub rows: Option<u32>,
-    /// Outbox rows per second; 1 to 100000
-    #[arg(long, value_name = "COUNT", default_value = "50", value_parser = count(1_u32, 100_000))]
-    pub rate: u32,
-    /// Aggregates the rows are spread over; 1 to 1000000
-    #[arg(long, value_name = "COUNT", default_value = "20", value_parser = count(1_u32, 1_000_000))]
-    pub aggregates: u32,
 }

@@ -7,11 +7,14 @@ use walrelay_outbox_store::Definition;
 use walrelay_pg_client::set_schema;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};
 
+use crate::commands::definition_on_record;
 use crate::config::{
-    Command, CommandLine, Config, Environment, LogConfig, LogFormat, Refusal, ask_for_json,
+    Config, DefinitionNeed, DefinitionPlace, Environment, LogConfig, LogFormat, Refusal,
+    ask_for_json, read,
 };
 use crate::error::Error;
-use crate::{commands, telemetry};
+use crate::plan::{CommandEnd, Plan};
+use crate::telemetry;
 
 /// Runs the program.
 #[must_use]
@@ -37,28 +40,40 @@ pub fn main() -> ExitCode {
 fn configuration(environment: &Environment, recorded: Option<Definition>) -> Result<Config, Error> {
     let arguments: Vec<_> = std::env::args_os().collect();
     let has_json_output = ask_for_json(&arguments, environment);
-    let read = match CommandLine::parse(arguments, environment) {
-        Ok(line) => Config::new(line, environment, recorded).map_err(Error::Config),
-        Err(Refusal::Clap(error)) if has_json_output && error.use_stderr() => {
-            Err(Error::usage(&error.to_string()))
-        }
-        // Clap prints help to standard output and usage errors to standard error, and exits with 2.
-        Err(Refusal::Clap(error)) => error.exit(),
-        Err(Refusal::Config(problems)) => Err(Error::Config(problems)),
-    };
-    if read.is_err() && has_json_output {
+    let checked = read(arguments, environment)
+        .and_then(|line| Config::new(line, environment, recorded))
+        .map_err(|refusal| match refusal {
+            Refusal::Clap(error) if has_json_output && error.use_stderr() => {
+                Error::usage(&error.to_string())
+            }
+            // Clap prints help to standard output and usage errors to standard error, and exits
+            // with 2.
+            Refusal::Clap(error) => error.exit(),
+            Refusal::Config(problems) => Error::Config(problems),
+        });
+    if checked.is_err() && has_json_output {
         telemetry::start(&LogConfig { format: Some(LogFormat::Json), filter: "error".into() });
     }
-    read
+    checked
 }
 
 /// Returns the command with the outbox on record.
-async fn with_recorded_outbox(config: Config, environment: &Environment) -> Result<Command, Error> {
-    let Some(place) = config.record else { return Ok(config.command) };
-    match commands::read_recorded(&config.command, place).await {
-        Ok(recorded) => Ok(configuration(environment, Some(recorded))?.command),
-        Err(_) if config.command.works_without_record() => Ok(config.command),
-        Err(error) => Err(error),
+async fn with_recorded_outbox(config: Config, environment: &Environment) -> Result<Plan, Error> {
+    let Some(DefinitionPlace { connect, slot, need }) = config.record else {
+        return Ok(config.plan);
+    };
+    let connect = match need {
+        // These commands report an unreachable server themselves, in a short time.
+        DefinitionNeed::Reported(patience) => connect.with_patience(patience),
+        DefinitionNeed::Required | DefinitionNeed::Optional => connect,
+    };
+    match definition_on_record(&connect, &slot).await {
+        Ok(recorded) => Ok(configuration(environment, Some(recorded))?.plan),
+        // The record is only read, also by a command that writes elsewhere.
+        Err(error) if need == DefinitionNeed::Required => {
+            Err(error.for_read_only_command(connect.user()))
+        }
+        Err(_) => Ok(config.plan),
     }
 }
 
@@ -74,15 +89,16 @@ fn execute() -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|error| io("start the runtime", error))?;
-    let told =
-        if config.command.is_ended_by_a_signal() { SignalLogging::No } else { SignalLogging::Yes };
+    let logging = match config.plan.end {
+        CommandEnd::Interrupted => SignalLogging::No,
+        CommandEnd::Finishes | CommandEnd::Stopped(_) => SignalLogging::Yes,
+    };
     let done = runtime.block_on(async {
         let shutdown = Shutdown::new();
         let second_signal =
-            shutdown.on_signals(told).map_err(|error| io("listen for signals", error))?;
+            shutdown.on_signals(logging).map_err(|error| io("listen for signals", error))?;
         let execution = async {
-            let command = with_recorded_outbox(config, &environment).await?;
-            commands::execute(command, &shutdown).await
+            with_recorded_outbox(config, &environment).await?.run(&shutdown).await
         };
         tokio::select! {
             done = execution => done,

@@ -4,7 +4,7 @@
 
 pub mod commands;
 #[cfg(test)]
-mod up_to_date;
+mod tests;
 
 use std::any::TypeId;
 use std::time::Duration;
@@ -12,11 +12,10 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value, json};
 
-use crate::cli::{self, is_option};
 use crate::config::{established_variables, is_section, keys, variable};
-use crate::options::OWN_OPTIONS;
 use crate::options::units::{parse_duration, parse_size};
 use crate::options::values::{Bytes, OrNever};
+use crate::options::{OWN_OPTIONS, is_option};
 
 /// The page's heading for the options of single commands.
 const SINGLE: &str = "Single commands";
@@ -156,7 +155,7 @@ fn range(text: &str) -> Option<(String, String)> {
 /// Returns every option, in the order of the page. An option that two groups contain alike is
 /// listed once.
 #[must_use]
-pub fn options() -> Vec<OptionEntry> {
+pub fn options(root: &Command) -> Vec<OptionEntry> {
     fn collect(command: &Command, path: &str, found: &mut Vec<OptionEntry>) {
         for argument in command.get_arguments().filter(|argument| is_option(argument)) {
             let entry = OptionEntry::new(argument);
@@ -174,7 +173,7 @@ pub fn options() -> Vec<OptionEntry> {
         }
     }
     let mut found = Vec::new();
-    collect(&cli::command(), "", &mut found);
+    collect(root, "", &mut found);
     let order = headings();
     found.sort_by_key(|entry| {
         let heading = if entry.is_single() { SINGLE } else { &entry.heading };
@@ -205,13 +204,13 @@ const END: &str = "<!-- end -->";
 /// Returns the page with its tables regenerated: the text between `<!-- options: HEADING -->` and
 /// `<!-- end -->` is replaced.
 #[must_use]
-pub fn page(old: &str) -> String {
+pub fn page(root: &Command, old: &str) -> String {
     let mut new = String::new();
     let mut rest = old;
     while let Some((before, after)) = rest.split_once(START) {
         let Some((heading, after)) = after.split_once(" -->\n") else { break };
         let Some((_, after)) = after.split_once(END) else { break };
-        new.extend([before, START, heading, " -->\n\n", &table(heading), "\n", END]);
+        new.extend([before, START, heading, " -->\n\n", &table(root, heading), "\n", END]);
         rest = after;
     }
     new + rest
@@ -219,8 +218,8 @@ pub fn page(old: &str) -> String {
 
 /// Returns the table of a heading, or an empty text for an unknown heading.
 #[must_use]
-pub fn table(heading: &str) -> String {
-    let options = options();
+pub fn table(root: &Command, heading: &str) -> String {
+    let options = options(root);
     let rows: String = options
         .iter()
         .filter(|option| match heading {
@@ -265,7 +264,7 @@ fn row(option: &OptionEntry) -> String {
 /// Returns a configuration file with every option, its meaning and its default. All options are
 /// commented out.
 #[must_use]
-pub fn example() -> String {
+pub fn example(root: &Command) -> String {
     let mut text = String::from(
         "#:schema ./walrelay.schema.json\n\
          # Every option with its default; take the lines you need. `walrelay run --config walrelay.toml`\n\
@@ -274,8 +273,8 @@ pub fn example() -> String {
     );
     let mut heading = String::new();
     let mut written = Vec::new();
-    let keys = keys();
-    for option in options().iter().filter(|option| keys.contains(&option.name)) {
+    let keys = keys(root);
+    for option in options(root).iter().filter(|option| keys.contains(&option.name)) {
         if written.contains(&option.name) {
             continue;
         }
@@ -310,10 +309,10 @@ fn example_of(option: &OptionEntry) -> String {
 
 /// Returns the JSON schema of the configuration file.
 #[must_use]
-pub fn schema() -> String {
-    let keys = keys();
+pub fn schema(root: &Command) -> String {
+    let keys = keys(root);
     let options: Vec<_> =
-        options().into_iter().filter(|option| keys.contains(&option.name)).collect();
+        options(root).into_iter().filter(|option| keys.contains(&option.name)).collect();
     let mut properties = Map::new();
     for option in &options {
         let mut property = property(option);
@@ -330,10 +329,9 @@ pub fn schema() -> String {
         "properties": properties,
     });
     // Sections with settings for one command alone.
-    let cli = cli::command();
-    let names = cli.get_subcommands().map(|command| command.get_name().to_owned());
+    let names = root.get_subcommands().map(|command| command.get_name().to_owned());
     let section_of = |name| (name, json!({ "$ref": "#/definitions/section" }));
-    properties.extend(names.filter(|name| is_section(name)).map(section_of));
+    properties.extend(names.filter(|name| is_section(root, name)).map(section_of));
     let schema = json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "walrelay.toml",
@@ -371,30 +369,4 @@ fn property(option: &OptionEntry) -> Value {
         };
     }
     property
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::values::duration;
-
-    #[test]
-    fn one_declaration_is_a_row_a_line_of_the_file_and_a_property() {
-        let argument = Arg::new("nap")
-            .long("nap")
-            .default_value("5m")
-            .value_parser(duration("0s", "2h"))
-            .help("How long the relay naps after lunch; 0s to 2h")
-            .long_help("How long the relay naps after lunch; 0s to 2h\n\nNot before noon.");
-        let nap = OptionEntry::new(&argument);
-        assert_eq!(
-            row(&nap),
-            "| `--nap` | `WALRELAY_NAP` | `5m` | 0s to 2h \
-             | How long the relay naps after lunch. Not before noon |\n"
-        );
-        let example = example_of(&nap);
-        assert!(example.ends_with("# Not before noon.\n# nap = \"5m\"\n"), "{example}");
-        assert_eq!(property(&nap)["default"], "5m");
-        assert_eq!(property(&nap)["type"], "string");
-    }
 }

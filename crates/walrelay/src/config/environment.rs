@@ -27,7 +27,7 @@ impl Environment {
     }
 
     /// Returns the variables whose names begin with a prefix, and that are not empty.
-    pub(super) fn with_prefix(&self, prefix: &str) -> Vec<(String, String)> {
+    pub(crate) fn with_prefix(&self, prefix: &str) -> Vec<(String, String)> {
         let named =
             self.0.iter().filter(|(name, value)| name.starts_with(prefix) && !value.is_empty());
         named.map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -35,7 +35,7 @@ impl Environment {
 
     /// Returns the variable that sets an option: its own, which may be empty, or an established
     /// one.
-    pub(super) fn of_option(&self, option: &str) -> Option<(String, &str)> {
+    pub(crate) fn of_option(&self, option: &str) -> Option<(String, &str)> {
         let own = variable(option);
         if let Some(value) = self.0.get(&own) {
             return Some((own, value));

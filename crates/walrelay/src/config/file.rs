@@ -6,7 +6,7 @@ use clap::Command;
 use walrelay_errors::Code;
 
 use super::problem::Problem;
-use crate::cli::{self, is_option};
+use crate::options::is_option;
 
 /// The option that names the file, and therefore cannot be set in it.
 pub(crate) const CONFIG: &str = "config";
@@ -25,7 +25,7 @@ pub(super) struct ConfigFile {
 
 impl ConfigFile {
     /// Reads the file. Returns problems of single keys separately.
-    pub(super) fn read(path: &str) -> Result<(Self, Vec<Problem>), Problem> {
+    pub(super) fn read(root: &Command, path: &str) -> Result<(Self, Vec<Problem>), Problem> {
         let unusable = |allowed: String| Problem {
             option: format!("--{CONFIG}"),
             value: Some(path.to_owned()),
@@ -40,7 +40,7 @@ impl ConfigFile {
             let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
             unusable(format!("a TOML file; line {line}: {}", error.message()))
         })?;
-        let reader = Reader { path, keys: keys() };
+        let reader = Reader { path, root, keys: keys(root) };
         Ok(reader.file(table))
     }
 }
@@ -48,6 +48,7 @@ impl ConfigFile {
 /// Reads tables of a file.
 struct Reader<'a> {
     path: &'a str,
+    root: &'a Command,
     keys: BTreeSet<String>,
 }
 
@@ -55,8 +56,9 @@ impl Reader<'_> {
     fn file(&self, table: toml::Table) -> (ConfigFile, Vec<Problem>) {
         let mut file = ConfigFile { path: self.path.to_owned(), ..ConfigFile::default() };
         let mut problems = Vec::new();
-        let (sections, table): (Vec<_>, Vec<_>) =
-            table.into_iter().partition(|(key, value)| value.is_table() && is_section(key));
+        let (sections, table): (Vec<_>, Vec<_>) = table
+            .into_iter()
+            .partition(|(key, value)| value.is_table() && is_section(self.root, key));
         file.values = self.values(table, &mut problems);
         for (name, section) in sections {
             let toml::Value::Table(section) = section else { continue };
@@ -112,22 +114,21 @@ impl Reader<'_> {
 }
 
 /// Returns the keys of the file: the long names of all options except `--config`.
-pub(crate) fn keys() -> BTreeSet<String> {
+pub(crate) fn keys(root: &Command) -> BTreeSet<String> {
     fn collect(command: &Command, keys: &mut BTreeSet<String>) {
         let options = command.get_arguments().filter(|argument| is_option(argument));
         keys.extend(options.filter_map(|argument| argument.get_long().map(str::to_owned)));
         command.get_subcommands().for_each(|below| collect(below, keys));
     }
     let mut keys = BTreeSet::new();
-    collect(&cli::command(), &mut keys);
+    collect(root, &mut keys);
     keys.remove(CONFIG);
     keys
 }
 
 /// Returns whether `name` is a command and not also an option, as `slot` is.
-pub(crate) fn is_section(name: &str) -> bool {
-    let command = cli::command();
-    command.find_subcommand(name).is_some() && name != CONFIG && !keys().contains(name)
+pub(crate) fn is_section(root: &Command, name: &str) -> bool {
+    root.find_subcommand(name).is_some() && name != CONFIG && !keys(root).contains(name)
 }
 
 /// Returns a value of the file as the texts of an equivalent flag.

@@ -10,15 +10,15 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches as _};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use walrelay_errors::Code;
 use walrelay_pg_client::Schema;
 
 use super::environment::{Environment, variable};
 use super::file::{CONFIG, ConfigFile, Values};
+use super::guesses::{with_right_command, with_right_option};
 use super::problem::{Origin, Origins, Problem};
-use crate::cli::guesses::{with_right_command, with_right_option};
-use crate::cli::{self, Cli, is_option};
+use crate::options::is_option;
 use crate::options::values::{looks_secret, may_hold_secret};
 
 /// The option that names the schema of walrelay's own tables.
@@ -26,9 +26,11 @@ const SCHEMA: &str = "schema";
 
 /// A command line together with the values from environment and file.
 #[derive(Debug)]
-pub struct CommandLine {
-    /// The command and its arguments.
-    pub(super) cli: Cli,
+pub(crate) struct CommandLine {
+    /// The command and its arguments, as clap has read them.
+    pub(crate) matches: ArgMatches,
+    /// Path of the configuration file, if one is named.
+    pub(super) file: Option<String>,
     /// The options of the command line that a replay has also, as words of a command. Options that
     /// may hold a secret are missing.
     pub(super) selection: Vec<String>,
@@ -52,21 +54,24 @@ pub enum Refusal {
 }
 
 impl CommandLine {
-    /// Reads arguments (the first is the program's name), environment and configuration file.
+    /// Reads arguments (the first is the program's name), environment and configuration file. `shown`
+    /// returns the declaration in the form that its help shows.
     ///
     /// # Errors
     ///
     /// The arguments are wrong, help was requested, or the file cannot be used.
-    pub fn parse(
+    pub(crate) fn parse(
+        root: &Command,
+        shown: &dyn Fn(Command) -> Command,
         arguments: impl IntoIterator<Item = OsString>,
         environment: &Environment,
     ) -> Result<Self, Refusal> {
         let arguments: Vec<OsString> = arguments.into_iter().collect();
-        let without_file = Layers { environment, file: &ConfigFile::default() };
-        let found = without_file.read(&arguments)?;
-        let Some(path) = found.file() else { return Ok(found) };
-        let (file, problems) = read_file(path)?;
-        match (Layers { environment, file: &file }).read(&arguments) {
+        let without_file = Layers { root, environment, file: &ConfigFile::default() };
+        let found = without_file.read(shown, &arguments)?;
+        let Some(path) = &found.file else { return Ok(found) };
+        let (file, problems) = read_file(root, path)?;
+        match (Layers { root, environment, file: &file }).read(shown, &arguments) {
             Ok(read) => Ok(Self { problems, ..read }),
             Err(Refusal::Config(wrong)) => Err(Refusal::Config([wrong, problems].concat())),
             Err(Refusal::Clap(error)) => Err(Refusal::Clap(error)),
@@ -74,15 +79,17 @@ impl CommandLine {
     }
 }
 
-impl CommandLine {
-    /// Returns the path of the configuration file, if one is named.
-    pub(super) fn file(&self) -> Option<&str> {
-        self.cli.general.config.as_deref().filter(|path| !path.is_empty())
-    }
+/// Returns the value of an option of the innermost command that has it.
+fn innermost_value<T: Clone + Send + Sync + 'static>(
+    matches: &ArgMatches,
+    option: &str,
+) -> Option<T> {
+    let below = matches.subcommand().and_then(|(_, below)| innermost_value(below, option));
+    below.or_else(|| matches.try_get_one(option).ok().flatten().cloned())
 }
 
-fn read_file(path: &str) -> Result<(ConfigFile, Vec<Problem>), Refusal> {
-    ConfigFile::read(path).map_err(|problem| Refusal::Config(vec![problem]))
+fn read_file(root: &Command, path: &str) -> Result<(ConfigFile, Vec<Problem>), Refusal> {
+    ConfigFile::read(root, path).map_err(|problem| Refusal::Config(vec![problem]))
 }
 
 /// The effective value of an option.
@@ -102,7 +109,8 @@ pub(crate) struct EffectiveValue {
 /// # Errors
 ///
 /// The words are no command line, or a value or the file cannot be used.
-pub(super) fn effective_values(
+pub(crate) fn effective_values(
+    root: Command,
     words: &[String],
     path: Option<&str>,
     environment: &Environment,
@@ -111,14 +119,14 @@ pub(super) fn effective_values(
         command.mut_args(|argument| argument.required(false)).mut_subcommands(without_required)
     }
     let (file, problems) = match path {
-        Some(path) => read_file(path)?,
+        Some(path) => read_file(&root, path)?,
         None => (ConfigFile::default(), Vec::new()),
     };
     if !problems.is_empty() {
         return Err(Refusal::Config(problems));
     }
-    let layers = Layers { environment, file: &file };
-    let command = without_required(layers.lay(cli::command(), None));
+    let layers = Layers { root: &root, environment, file: &file };
+    let command = without_required(layers.lay(root.clone(), None));
     let arguments: Vec<OsString> =
         ["walrelay"].into_iter().chain(words.iter().map(String::as_str)).map(Into::into).collect();
     let matches = command
@@ -180,33 +188,40 @@ pub(crate) fn ask_for_json(arguments: &[OsString], environment: &Environment) ->
 
 /// Environment and file, which are below the command line.
 struct Layers<'a> {
+    root: &'a Command,
     environment: &'a Environment,
     file: &'a ConfigFile,
 }
 
 impl Layers<'_> {
-    fn read(&self, arguments: &[OsString]) -> Result<CommandLine, Refusal> {
-        let command = self.lay(cli::command(), None);
-        let mut matches = cli::with_help_headings(command.clone())
+    fn read(
+        &self,
+        shown: &dyn Fn(Command) -> Command,
+        arguments: &[OsString],
+    ) -> Result<CommandLine, Refusal> {
+        let command = self.lay(self.root.clone(), None);
+        let matches = shown(command.clone())
             .try_get_matches_from(arguments)
             .map_err(|error| self.refusal(&command, arguments, error))?;
         let (mut origins, mut selection) = (Origins::default(), Vec::new());
-        let mut schema = Schema::PUBLIC;
         let shared = options_of_a_replay(&command);
         self.visit(&command, None, &matches, &mut |argument, own, origin| {
             let option = argument.get_long().unwrap_or_default();
             if origin == Origin::CommandLine && shared.contains(option) {
                 selection.extend(words_of(argument, own));
             }
-            if option == SCHEMA {
-                schema = own.get_one(SCHEMA).cloned().unwrap_or(Schema::PUBLIC);
-            }
             origins.note(option, origin);
         });
-        let has_json_output = has_json_output(&matches);
-        let cli = Cli::from_arg_matches_mut(&mut matches).map_err(Refusal::Clap)?;
-        let problems = Vec::new();
-        Ok(CommandLine { cli, selection, origins, problems, has_json_output, schema })
+        let file: Option<String> = innermost_value(&matches, CONFIG);
+        Ok(CommandLine {
+            has_json_output: has_json_output(&matches),
+            schema: innermost_value(&matches, SCHEMA).unwrap_or(Schema::PUBLIC),
+            file: file.filter(|path| !path.is_empty()),
+            matches,
+            selection,
+            origins,
+            problems: Vec::new(),
+        })
     }
 
     /// Makes environment and file the defaults of a command and its subcommands. `section` has the

@@ -4,12 +4,12 @@ use walrelay_core::{
     AttributeStyle, ColumnNames, EditedMessages, RouterConfig, SystemIdentifierMode, Template,
 };
 
-use super::builder::ConfigBuilder;
+use super::checks::Checks;
 use crate::options::values::topic_name;
 use crate::options::{AttributeNames, MessageOptions, ProjectOption};
 
-impl ConfigBuilder<'_> {
-    pub(super) fn router(&mut self, options: &MessageOptions) -> RouterConfig {
+impl Checks<'_> {
+    pub(crate) fn router(&mut self, options: &MessageOptions) -> RouterConfig {
         let columns = self.definition.columns.clone();
         self.require_columns("topic-template", &options.topic_template, &columns);
         self.require_columns("ordering-key", &options.ordering_key, &columns);
@@ -34,7 +34,7 @@ impl ConfigBuilder<'_> {
     }
 
     /// Requires that the outbox tables have the columns that a template names.
-    pub(super) fn require_columns(
+    pub(crate) fn require_columns(
         &mut self,
         option: &str,
         template: &Template,
@@ -47,14 +47,14 @@ impl ConfigBuilder<'_> {
     }
 
     /// Requires a column for the time of an event.
-    pub(super) fn require_time(&mut self, columns: &ColumnNames, reason: &str) {
+    pub(crate) fn require_time(&mut self, columns: &ColumnNames, reason: &str) {
         if columns.occurred_at.is_none() {
             self.wrong_or_missing("column-occurred-at", reason);
         }
     }
 
     /// Requires a project, unless the topic template contains one.
-    pub(super) fn require_project(&mut self, router: &RouterConfig) {
+    pub(crate) fn require_project(&mut self, router: &RouterConfig) {
         if router.project.is_empty() && !router.topic.names_project() {
             let allowed =
                 "not set; needed unless --topic-template is a full projects/…/topics/… name";
@@ -63,14 +63,14 @@ impl ConfigBuilder<'_> {
     }
 
     /// Returns the full name of a topic or subscription. Both have the same rule.
-    pub(super) fn full_name(
+    pub(crate) fn full_name(
         &mut self,
         option: &str,
         given: &str,
-        project: &str,
+        project_option: &ProjectOption,
         kind: ResourceKind,
     ) -> Option<String> {
-        let kind = kind.collection();
+        let (kind, project) = (kind.collection(), project(project_option));
         let is_id = |name: &str| topic_name(&format!("projects/p/topics/{name}")).is_ok();
         let parts: Vec<&str> = given.split('/').collect();
         match parts.as_slice() {
@@ -101,7 +101,7 @@ impl ConfigBuilder<'_> {
 
 /// A kind of resource of Pub/Sub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ResourceKind {
+pub(crate) enum ResourceKind {
     Topic,
     Subscription,
 }
@@ -117,6 +117,6 @@ impl ResourceKind {
 }
 
 /// Returns the project, or an empty text.
-pub(super) fn project(option: &ProjectOption) -> String {
+pub(crate) fn project(option: &ProjectOption) -> String {
     option.project.clone().unwrap_or_default()
 }

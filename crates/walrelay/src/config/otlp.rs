@@ -7,7 +7,7 @@ use std::time::Duration;
 use walrelay_otlp::{EndpointError, Headers, Sampling, SamplingError, Settings, pairs};
 use walrelay_pubsub::Endpoint;
 
-use super::builder::ConfigBuilder;
+use super::checks::Checks;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const PREFIX: &str = "OTEL_EXPORTER_OTLP_";
@@ -21,9 +21,9 @@ const OF_BOTH_SIGNALS: [(&str, &str); 6] = [
     ("COMPRESSION", "none"),
 ];
 
-impl ConfigBuilder<'_> {
+impl Checks<'_> {
     /// Returns the telemetry settings. None if no collector is named, or telemetry is disabled.
-    pub(super) fn otlp(&mut self) -> Option<Settings> {
+    pub(crate) fn otlp(&mut self) -> Option<Settings> {
         let endpoint = self.environment.get(ENDPOINT)?;
         if self.is_true("OTEL_SDK_DISABLED") {
             return None;

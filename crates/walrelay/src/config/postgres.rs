@@ -5,15 +5,32 @@ use walrelay_errors::Code;
 use walrelay_outbox_store::{Definition, Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, Secret};
 
-use super::builder::ConfigBuilder;
-use super::command::DatabaseConfig;
-use super::definition_place::DefinitionPlace;
-use crate::options::values::{OptionalColumn, is_identifier, is_slot_name};
-use crate::options::{ConnectionOptions, DatabaseOptions, DefinitionOptions, Preset};
+use super::checks::Checks;
+use super::definition_place::{DefinitionNeed, DefinitionPlace};
+use crate::options::values::{NamedDatabase, OptionalColumn, is_identifier, is_slot_name};
+use crate::options::{ConnectionOptions, DatabaseOptions, DefinitionOptions, InboxPlaces, Preset};
 
-impl ConfigBuilder<'_> {
+/// The connection to Postgres, and the objects to use there.
+#[derive(Debug, Clone)]
+pub(crate) struct DatabaseConfig {
+    /// Connection settings.
+    pub(crate) connect: ConnectConfig,
+    /// The slot, publication and outbox tables.
+    pub(crate) outbox: Outbox,
+}
+
+/// A consumer in a database of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct InboxPlace {
+    /// Name of the consumer.
+    pub(crate) consumer: String,
+    /// Connection settings.
+    pub(crate) connect: ConnectConfig,
+}
+
+impl Checks<'_> {
     /// Returns the connection and the outbox. `None` without a valid connection string.
-    pub(super) fn database(&mut self, options: &DatabaseOptions) -> Option<DatabaseConfig> {
+    pub(crate) fn database(&mut self, options: &DatabaseOptions) -> Option<DatabaseConfig> {
         let outbox = self.outbox(options);
         let connect = self.connect(&options.connection)?;
         self.note_record_of(&connect, options);
@@ -21,13 +38,20 @@ impl ConfigBuilder<'_> {
     }
 
     /// Notes where the definition of the outbox is on record.
-    pub(super) fn note_record_of(&mut self, connect: &ConnectConfig, options: &DatabaseOptions) {
+    pub(crate) fn note_record_of(&mut self, connect: &ConnectConfig, options: &DatabaseOptions) {
         let (connect, slot) = (connect.clone(), options.slot.clone());
-        self.record = Some(DefinitionPlace { connect, slot });
+        self.record = Some(DefinitionPlace { connect, slot, need: DefinitionNeed::Required });
+    }
+
+    /// Notes whether the command works without the definition of its outbox.
+    pub(crate) fn needs_definition(&mut self, need: DefinitionNeed) {
+        if let Some(place) = &mut self.record {
+            place.need = need;
+        }
     }
 
     /// Takes the given values into the definition.
-    pub(super) fn define(&mut self, given: &DefinitionOptions) {
+    pub(crate) fn define(&mut self, given: &DefinitionOptions) {
         if let Some(publication) = &given.publication {
             self.definition.publication.clone_from(publication);
         }
@@ -64,7 +88,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    pub(super) fn connect(&mut self, options: &ConnectionOptions) -> Option<ConnectConfig> {
+    pub(crate) fn connect(&mut self, options: &ConnectionOptions) -> Option<ConnectConfig> {
         match options.database_url.as_ref().filter(|url| !url.reveal().trim().is_empty()) {
             Some(url) => self.connect_to("database-url", url),
             None => {
@@ -77,7 +101,7 @@ impl ConfigBuilder<'_> {
 
     /// Reads a connection string. Reports a problem without the string, which may contain a
     /// password.
-    pub(super) fn connect_to(&mut self, option: &str, url: &Secret) -> Option<ConnectConfig> {
+    pub(crate) fn connect_to(&mut self, option: &str, url: &Secret) -> Option<ConnectConfig> {
         let variable = |name| self.environment.get(name);
         let environment = PgEnv {
             user: variable("PGUSER").map(str::to_owned),
@@ -100,14 +124,23 @@ impl ConfigBuilder<'_> {
         }
     }
 
+    /// Returns the consumers in other databases.
+    pub(crate) fn inbox_places(&mut self, places: &InboxPlaces) -> Option<Vec<InboxPlace>> {
+        let place = |named: &NamedDatabase| {
+            let connect = self.connect_to("inbox", &named.url)?;
+            Some(InboxPlace { consumer: named.consumer.clone(), connect })
+        };
+        places.inbox.iter().map(place).collect()
+    }
+
     /// Returns the outbox, or the named shard of it.
-    pub(super) fn outbox(&mut self, options: &DatabaseOptions) -> Outbox {
+    pub(crate) fn outbox(&mut self, options: &DatabaseOptions) -> Outbox {
         self.shard = options.shard.unwrap_or(Shard::WHOLE);
         self.outbox_of(options, self.shard)
     }
 
     /// Returns the whole outbox, for a command on all shards.
-    pub(super) fn whole_outbox(&mut self, options: &DatabaseOptions, shards: u32) -> Outbox {
+    pub(crate) fn whole_outbox(&mut self, options: &DatabaseOptions, shards: u32) -> Outbox {
         if options.shard.is_some() {
             let allowed = "not with this command, which is about all shards: leave it out";
             self.wrong_or_missing("shard", allowed);

@@ -35,7 +35,7 @@ impl fmt::Display for Problem {
 
 /// The origin of an option's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// The command line.
     CommandLine,
     /// This environment variable.
@@ -48,7 +48,7 @@ pub(super) enum Origin {
 
 impl Origin {
     /// Returns the variable or the path, if the value came from there.
-    pub(super) fn name(self) -> Option<String> {
+    pub(crate) fn name(self) -> Option<String> {
         match self {
             Self::Environment(name) | Self::File(name) => Some(name),
             Self::CommandLine | Self::Default => None,
@@ -58,15 +58,15 @@ impl Origin {
 
 /// The origins of the values of a command's options, for error messages.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Origins(BTreeMap<String, Origin>);
+pub(crate) struct Origins(BTreeMap<String, Origin>);
 
 impl Origins {
-    pub(super) fn note(&mut self, option: &str, origin: Origin) {
+    pub(crate) fn note(&mut self, option: &str, origin: Origin) {
         self.0.insert(option.to_owned(), origin);
     }
 
     /// Returns the origin of an option's value.
-    pub(super) fn of(&self, option: &str) -> Origin {
+    pub(crate) fn of(&self, option: &str) -> Origin {
         self.0.get(option).cloned().unwrap_or(Origin::Default)
     }
 }

@@ -5,16 +5,16 @@ use std::fs;
 use walrelay_pubsub::{Endpoint, PublisherConfig, TopicSettings};
 use walrelay_relay::settings::PubSubSettings;
 
-use super::builder::ConfigBuilder;
+use super::checks::Checks;
 use crate::options::{EndpointOptions, PubSubOptions, TopicOptions};
 
 /// Returns the settings of topics that are created.
-pub(super) fn topic_settings(options: &TopicOptions) -> TopicSettings {
+pub(crate) fn topic_settings(options: &TopicOptions) -> TopicSettings {
     TopicSettings { retention: options.message_retention.0, regions: options.regions.clone() }
 }
 
-impl ConfigBuilder<'_> {
-    pub(super) fn pubsub(&mut self, options: &PubSubOptions) -> PubSubSettings {
+impl Checks<'_> {
+    pub(crate) fn pubsub(&mut self, options: &PubSubOptions) -> PubSubSettings {
         let publisher = PublisherConfig {
             connections_max: options.connections as usize,
             request_timeout: options.publish_timeout,
@@ -24,7 +24,7 @@ impl ConfigBuilder<'_> {
         PubSubSettings { publisher, max_outstanding_requests }
     }
 
-    pub(super) fn endpoint(&mut self, options: &EndpointOptions) -> Endpoint {
+    pub(crate) fn endpoint(&mut self, options: &EndpointOptions) -> Endpoint {
         let emulator = self.environment.get("PUBSUB_EMULATOR_HOST");
         let endpoint = match (&options.endpoint, emulator) {
             (Some(_), Some(_)) => {

@@ -4,41 +4,31 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use walrelay_core::{RouterConfig, WalBudgetLimit};
+use walrelay_outbox_admin::archive::{Archive, ArchiveLocation, StoreEnvironment};
+use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
+use walrelay_outbox_admin::maintenance::Maintenance;
 use walrelay_outbox_store::Outbox;
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
-use super::builder::ConfigBuilder;
-use super::command::RunConfig;
-use crate::cli::ServiceOptions;
-use crate::options::choices::OnSlotLost;
+use super::checks::Checks;
 use crate::options::units::show_duration;
-use crate::options::{HttpOption, PublishingOptions, StreamOptions};
+use crate::options::{
+    HttpOption, PruneArchiveOption, PublishingOptions, RetentionOptions, ServiceOptions,
+    StreamOptions,
+};
 
-impl ConfigBuilder<'_> {
-    /// Reads the configuration of `run`, which `check` also uses.
-    pub(super) fn run(
-        &mut self,
-        options: &ServiceOptions,
-        until: Until,
-        on_slot_lost: OnSlotLost,
-    ) -> Option<RunConfig> {
+const ONE_KEY: &str = "names no column, so all rows have one key and cannot be divided";
+
+impl Checks<'_> {
+    /// Reads the settings of a relay.
+    pub(crate) fn settings(&mut self, options: &ServiceOptions, until: Until) -> Option<Settings> {
         let connect = self.connect(&options.database.connection);
         let relay = self.relay(options);
         self.require_project(&relay.router);
         let pubsub = self.pubsub(&options.pubsub);
-        let http = self.http(&options.relay.http);
         let connect = connect?;
         self.note_record_of(&connect, &options.database);
-        let settings = Settings { connect, relay, pubsub, until };
-        Some(RunConfig {
-            settings,
-            follows_record: false,
-            on_slot_lost,
-            anchor_keep: None,
-            maintenance: None,
-            http,
-            otlp: None,
-        })
+        Some(Settings { connect, relay, pubsub, until })
     }
 
     fn relay(&mut self, options: &ServiceOptions) -> RelaySettings {
@@ -56,7 +46,7 @@ impl ConfigBuilder<'_> {
     }
 
     /// Reads the settings of a command that publishes rows again.
-    pub(super) fn publishing(&mut self, options: &PublishingOptions) -> Option<Settings> {
+    pub(crate) fn publishing(&mut self, options: &PublishingOptions) -> Option<Settings> {
         let connect = self.connect(&options.database.connection);
         let outbox = self.outbox(&options.database);
         let router = self.router(&options.messages);
@@ -69,7 +59,7 @@ impl ConfigBuilder<'_> {
 
     /// Returns the settings that a replay shares with the relay. A replay parks no rows and takes
     /// over no slot, so the other settings have no effect.
-    pub(super) fn streaming(
+    pub(crate) fn streaming(
         &mut self,
         options: &StreamOptions,
         outbox: Outbox,
@@ -97,9 +87,35 @@ impl ConfigBuilder<'_> {
         }
     }
 
+    /// Requires an ordering key that can distribute rows among shards.
+    pub(crate) fn require_dividing_key(&mut self, router: &RouterConfig, shards: u32) {
+        if shards > 1 && shard_key(router).is_none() {
+            self.wrong("ordering-key", &router.ordering_key.to_string(), ONE_KEY);
+        }
+    }
+
+    /// Returns the archive at a location.
+    pub(crate) fn archive(&self, location: Option<&ArchiveLocation>) -> Option<Archive> {
+        let storage_emulator = self.environment.get("STORAGE_EMULATOR_HOST").map(str::to_owned);
+        let aws = self.environment.with_prefix("AWS_");
+        let environment = StoreEnvironment { aws, storage_emulator };
+        location.map(|location| Archive { location: location.clone(), environment })
+    }
+
+    /// Returns the maintenance of the outbox.
+    pub(crate) fn maintenance(
+        &self,
+        options: &RetentionOptions,
+        archive: &PruneArchiveOption,
+    ) -> Maintenance {
+        let archive = self.archive(archive.prune_archive.as_ref());
+        let (older_than, every) = (options.prune_older_than.0, options.prune_interval);
+        Maintenance { older_than, every, archive }
+    }
+
     /// Returns the HTTP address. `--http` wins over the variable PORT, in which Cloud Run passes
     /// the port that it probes.
-    pub(super) fn http(&mut self, option: &HttpOption) -> Option<SocketAddr> {
+    pub(crate) fn http(&mut self, option: &HttpOption) -> Option<SocketAddr> {
         if let Some(address) = option.http {
             return address.0;
         }

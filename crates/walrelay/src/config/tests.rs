@@ -6,13 +6,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cli::is_option;
-use crate::config::{Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig};
-use clap::error::ErrorKind;
 use walrelay_core::ColumnAliases;
 use walrelay_relay::settings::Until;
 
-const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
+use crate::cli::CommandArgs;
+use crate::commands::consumer::Consumer;
+use crate::commands::run::RunConfig;
+use crate::config::{Checks, Environment, Problem, Refusal};
+use crate::options::is_option;
+
+pub(crate) const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
 
 /// A temporary file, deleted when it is dropped.
 struct TemporaryFile(PathBuf);
@@ -36,30 +39,43 @@ impl Drop for TemporaryFile {
     }
 }
 
-fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<CommandLine, Refusal> {
+/// Returns what `take` makes of the command that the arguments name.
+pub(crate) fn checked<T>(
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+    take: impl FnOnce(CommandArgs, &mut Checks<'_>) -> Option<T>,
+) -> Result<T, Refusal> {
     let arguments = ["walrelay"].iter().chain(arguments).map(OsString::from);
-    CommandLine::parse(arguments, &Environment::new(variables.iter().copied()))
+    let environment = Environment::new(variables.iter().copied());
+    let line = super::read(arguments, &environment)?;
+    let taken = super::build::checked(line, &environment, |cli, checks| take(cli.command, checks));
+    taken.map(|(taken, _)| taken)
 }
 
-fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Config, Vec<Problem>> {
-    match parse(arguments, variables) {
-        Ok(line) => Config::new(line, &Environment::new(variables.iter().copied()), None),
-        Err(Refusal::Config(problems)) => Err(problems),
-        Err(Refusal::Clap(error)) => panic!("{error}"),
-    }
+pub(crate) fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), Refusal> {
+    checked(arguments, variables, |command, checks| command.plan(checks).map(drop))
+}
+
+/// Returns the problems of a command line.
+pub(crate) fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), Vec<Problem>> {
+    parse(arguments, variables).map_err(|refusal| match refusal {
+        Refusal::Config(problems) => problems,
+        Refusal::Clap(error) => panic!("{error}"),
+    })
 }
 
 fn run_config(arguments: &[&str], variables: &[(&str, &str)]) -> RunConfig {
     let arguments: Vec<&str> = ["run"].iter().chain(arguments).copied().collect();
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
     let variables: Vec<_> = given.iter().chain(variables).copied().collect();
-    let Command::Run(config) = config(&arguments, &variables).unwrap().command else {
-        panic!("`run` was read as another command");
-    };
-    *config
+    checked(&arguments, &variables, |command, checks| match command {
+        CommandArgs::Run(run) => run.config(checks),
+        other => panic!("{other:?}"),
+    })
+    .unwrap()
 }
 
-fn texts(problems: &[Problem]) -> Vec<String> {
+pub(crate) fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
@@ -121,9 +137,12 @@ fn the_default_outbox_is_in_the_chosen_schema() {
     let outbox = |arguments: &[&str], variables: &[(&str, &str)]| {
         let line = ["run", "--database-url", "postgresql://u@h/d", "--project", "p"];
         let arguments: Vec<&str> = line.iter().chain(arguments).copied().collect();
-        let config = config(&arguments, variables).expect("a valid configuration");
-        let Command::Run(run) = config.command else { panic!("another command") };
-        (config.schema.name().to_owned(), run.settings.relay.outbox.tables[0].to_string())
+        let taken = checked(&arguments, variables, |command, checks| {
+            let CommandArgs::Run(run) = command else { panic!("another command") };
+            Some((checks.schema.name().to_owned(), run.config(checks)?))
+        });
+        let (schema, run) = taken.expect("a valid configuration");
+        (schema, run.settings.relay.outbox.tables[0].to_string())
     };
     let pair = |schema: &str, table: &str| (schema.to_owned(), table.to_owned());
     assert_eq!(outbox(&[], &[]), pair("public", "public.app_outbox"));
@@ -271,10 +290,14 @@ fn a_section_of_the_file_is_for_its_command_alone_and_beats_what_is_for_all() {
     let consume = ["consumer", "run", "c", "--config", file.path()];
     let settings = |given: &[(&str, &str)]| {
         let given = [&[("DATABASE_URL", URL)], given].concat();
-        let Command::Consume(consumed) = config(&consume, &given).unwrap().command else {
-            panic!("another command")
-        };
-        consumed.settings
+        let taken = checked(&consume, &given, |command, checks| match command {
+            CommandArgs::Consumer(consumer) => match *consumer {
+                Consumer::Run(run) => run.config(checks),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        });
+        taken.unwrap().settings
     };
     let own = settings(&[]);
     assert_eq!((own.workers, own.max_attempts, own.max_in_flight_bytes), (2, 7, 1 << 20));
@@ -283,10 +306,7 @@ fn a_section_of_the_file_is_for_its_command_alone_and_beats_what_is_for_all() {
     let catches_up = settings(&[("WALRELAY_UNTIL_CAUGHT_UP", "true")]).until;
     let by_default = walrelay_inbox::Until::CaughtUp { quiet_for: walrelay_inbox::QUIET_FOR };
     assert_eq!(catches_up, by_default, "the command line and the crate have one default");
-    let run = ["run", "--config", file.path()];
-    let Command::Run(run) = config(&run, &[("DATABASE_URL", URL)]).unwrap().command else {
-        panic!("another command")
-    };
+    let run = run_config(&["--config", file.path()], &[]);
     assert_eq!(run.settings.relay.max_attempts, 3);
 
     let wrong = TemporaryFile::new("section.toml", "[consumer]\nworkerz = 7\n[nothing]\na = 1\n");
@@ -360,10 +380,7 @@ fn secrets_are_never_printed() {
         let shown = match parse(arguments, &[]) {
             Err(Refusal::Clap(error)) => error.to_string(),
             Err(Refusal::Config(problems)) => format!("{problems:?} {:?}", texts(&problems)),
-            Ok(line) => {
-                let config = Config::new(line, &Environment::default(), None);
-                format!("{:?}", config.unwrap_err())
-            }
+            Ok(()) => panic!("{arguments:?} was accepted"),
         };
         assert!(!shown.contains("hunter2"), "{arguments:?}: {shown}");
     }
@@ -447,49 +464,8 @@ fn what_telemetry_would_trust_is_a_certificate() {
 }
 
 #[test]
-fn arguments_that_choose_rows_come_from_the_command_line_alone() {
-    let variables = [("DATABASE_URL", URL), ("WALRELAY_TOPIC", "t"), ("WALRELAY_STATUS", "dead")];
-    let Command::Dispatch(listed) = config(&["dispatch", "list"], &variables).unwrap().command
-    else {
-        panic!("another command");
-    };
-    let debug = format!("{:?}", listed.action);
-    assert!(debug.contains("state: NeedsPerson") && debug.contains("topic: None"), "{debug}");
-}
-
-#[test]
-fn an_error_that_is_named_is_listed_in_every_state_unless_one_is_named_too() {
-    let listed = |more: &[&str]| {
-        let args = [&["dispatch", "list", "--error", "SPILLED"], more].concat();
-        let Command::Dispatch(asked) = config(&args, &[("DATABASE_URL", URL)]).unwrap().command
-        else {
-            panic!("another command");
-        };
-        format!("{:?}", asked.action)
-    };
-    assert!(listed(&[]).contains("state: Any"), "{}", listed(&[]));
-    let dead = listed(&["--status", "dead"]);
-    assert!(dead.contains("state: Only(Dead)"), "{dead}");
-}
-
-#[test]
-fn arguments_of_dispatch_that_contradict_each_other_are_refused() {
-    for arguments in [
-        &["dispatch", "retry", "--all-dead", "--status", "discarded"],
-        &["dispatch", "retry", "--all-dead", "--status", "retrying"],
-        &["dispatch", "list", "--all", "--limit", "5"],
-    ] {
-        let Err(Refusal::Clap(error)) = parse(arguments, &[("DATABASE_URL", URL)]) else {
-            panic!("{arguments:?} was accepted");
-        };
-        assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
-    }
-}
-
-#[test]
 fn help_has_arguments_and_options_of_the_command_under_the_usual_headings() {
-    let line = ["walrelay", "anchor", "advance", "-h"].map(OsString::from);
-    let help = match CommandLine::parse(line, &Environment::new([("", ""); 0])) {
+    let help = match parse(&["anchor", "advance", "-h"], &[]) {
         Err(Refusal::Clap(help)) => help.to_string(),
         other => panic!("{other:?}"),
     };
@@ -576,10 +552,11 @@ fn check_is_set_as_run_is() {
     let problems = texts(&config(&["check", "--config", file.path()], &given).unwrap_err());
     assert!(matches!(problems.as_slice(), [one] if one.contains("soon")), "{problems:?}");
     let arguments = ["check", "--config", file.path(), "--park-after", "10s"];
-    let Command::Check(check) = config(&arguments, &given).unwrap().command else {
-        panic!("`check` was read as another command");
-    };
-    assert_eq!(check.run.settings.relay.max_attempts, 8, "its own section goes first");
+    let settings = checked(&arguments, &given, |command, checks| match command {
+        CommandArgs::Check(check) => check.settings(checks),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(settings.unwrap().relay.max_attempts, 8, "its own section goes first");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! A subscriber: streaming pull over gRPC, as in any application.
 
-use crate::config::DemoOutput;
 use futures_util::stream::unfold;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::subscriber_client::SubscriberClient;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{PubsubMessage, StreamingPullRequest};
@@ -10,6 +9,15 @@ use tonic::transport::Endpoint;
 
 use super::ledger::Ledger;
 use crate::output::print;
+
+/// The output of the demo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DemoOutput {
+    /// Every message and the summary.
+    Messages,
+    /// Only the summary.
+    Summary,
+}
 
 /// Receives until the stream ends. Enters every message into the ledger, and prints it.
 ///

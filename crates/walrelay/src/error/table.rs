@@ -222,7 +222,7 @@ fn of_rebuilds() -> Vec<RebuildError> {
         RebuildError::SubscriptionDiffers { subscription: subscription() },
         RebuildError::TopicWithoutRows { topic: text(), is_filtered: false },
         RebuildError::FilterOnPosition { subscription: subscription(), attribute: "tx_index" },
-        RebuildError::TopicRetainsNothing { topic: text() },
+        RebuildError::TopicRetainsNothing { consumer: consumer(), topic: text() },
         RebuildError::TimeInFuture { since: SystemTime::UNIX_EPOCH },
         RebuildError::RebuildRunning { consumer: consumer(), holder: None },
         RebuildError::ForeignKeyConflicts { keys: Vec::new() },

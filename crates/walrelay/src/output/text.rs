@@ -1,5 +1,7 @@
 //! Bytes, ages and words as people read them.
 
+use pgoutput_parser::Lsn;
+
 /// Escapes control characters, because those of a key must not move the reader's cursor.
 pub(crate) fn visible(text: &str) -> String {
     text.chars()
@@ -59,6 +61,11 @@ pub(crate) fn quoted(text: &str) -> String {
         true => text.to_owned(),
         false => format!("'{}'", text.replace('\'', "'\\''")),
     }
+}
+
+/// Returns a position, or a dash.
+pub(crate) fn lsn_or_dash(lsn: Option<Lsn>) -> String {
+    lsn.map_or_else(|| "–".to_owned(), |lsn| lsn.to_string())
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use clap::{Arg, Command};
 
-use crate::cli::{self, is_option};
 use crate::config::variable;
+use crate::options::is_option;
 
 const HEAD: &str =
     "<!-- generated from the command line by the test `reference` -->\n\n# Commands\n\n";
@@ -23,9 +23,8 @@ question. Without a terminal they need `--yes`. With `--dry-run` they print the 
 
 /// Returns the page of commands.
 #[must_use]
-pub fn page() -> String {
+pub fn page(root: &Command) -> String {
     let mut text = format!("{HEAD}{INTRODUCTION}{CONSENT}");
-    let root = cli::command();
     for command in root.get_subcommands().filter(|command| is_shown(command)) {
         add(&mut text, command, &format!("walrelay {}", command.get_name()));
     }
@@ -156,7 +155,7 @@ mod tests {
 
     #[test]
     fn every_command_has_a_section_with_its_usage() {
-        let page = page();
+        let page = page(&crate::cli::command());
         for path in ["init", "run", "slot reset", "consumer rebuild", "config show"] {
             assert!(page.contains(&format!("\n## walrelay {path}\n")), "{path}");
             assert!(page.contains(&format!("\nwalrelay {path} ")), "{path}");
@@ -166,7 +165,7 @@ mod tests {
 
     #[test]
     fn arguments_and_own_options_are_in_tables_and_shared_options_are_links() {
-        let page = page();
+        let page = page(&crate::cli::command());
         let (_, section) = page.split_once("\n## walrelay slot reset\n").unwrap_or_default();
         let section = section.split("\n## ").next().unwrap_or_default();
         assert!(section.contains("| `--to-anchor <NAME>` |"), "{section}");

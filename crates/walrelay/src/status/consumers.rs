@@ -1,6 +1,7 @@
 //! Consumers of a report: a line for each, and the one that needs a person.
 
 use walrelay_errors::Code;
+use walrelay_inbox::UnfinishedRebuild;
 use walrelay_outbox_admin::{ConsumerBacklog, NextStep, RebuildReport, StatusReport};
 
 use crate::output::text::{visible, whole_age};
@@ -37,9 +38,8 @@ pub(super) fn attention(report: &StatusReport) -> Option<(String, NextStep)> {
 }
 
 fn unfinished(rebuild: &RebuildReport) -> (String, NextStep) {
-    let step = rebuild.report.rsplit_once("; ").map_or("", |(_, step)| step);
     let text = format!("consumer {} has an unfinished rebuild", visible(&rebuild.consumer));
-    (text, NextStep::of(Code::RebuildUnfinished, visible(step)))
+    (text, NextStep::of(Code::RebuildUnfinished, UnfinishedRebuild::NEXT_STEP))
 }
 
 /// The consumer may have a database of its own, which its commands must name.
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn an_unfinished_rebuild_comes_first_with_its_next_step() {
-        let begun = "a rebuild began; run it again";
+        let begun = "a rebuild began";
         let rebuild = RebuildReport { consumer: "a".to_owned(), report: begun.to_owned() };
         let paused = ConsumerBacklog {
             consumer: "a".to_owned(),
@@ -118,6 +118,6 @@ mod tests {
         };
         let (text, step) = attention(&report).expect("a person has to act");
         assert_eq!(text, "consumer a has an unfinished rebuild");
-        assert_eq!(step.text, "run it again");
+        assert_eq!(step.text, UnfinishedRebuild::NEXT_STEP);
     }
 }

@@ -10,7 +10,7 @@ use walrelay_pg_client::{ConnectConfig, connect_sql};
 /// # Errors
 ///
 /// Postgres cannot be reached, or has no definition of the outbox.
-pub(in crate::commands) async fn definition_on_record(
+pub(crate) async fn definition_on_record(
     connect: &ConnectConfig,
     slot: &str,
 ) -> Result<Definition, Error> {

@@ -48,6 +48,11 @@ impl<'a> Terminal<'a> {
         Self { options, shutdown, selection: &[] }
     }
 
+    /// Returns the terminal of a command that destroys nothing, and does not ask.
+    pub(in crate::commands) const fn unasked(format: OutputFormat, shutdown: &'a Shutdown) -> Self {
+        Self::new(ChangeOptions { mode: ChangeMode::Agreed, format }, shutdown)
+    }
+
     /// Returns whether the command may do what `text` describes. A dry run prints the text, and the
     /// answer is no.
     pub(in crate::commands) async fn ask(&self, text: String) -> Result<bool, Error> {

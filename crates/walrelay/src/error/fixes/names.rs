@@ -20,7 +20,9 @@ pub(crate) fn name_in_protocol(error: &ProtocolError) -> Option<Named<'_>> {
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others name nothing that a fix has")]
 pub(crate) fn name_in_rebuild(error: &RebuildError) -> Option<Named<'_>> {
     match error {
-        RebuildError::RebuildRunning { consumer, .. }
+        RebuildError::TopicRetainsNothing { consumer, .. }
+        | RebuildError::TopicRetainsLess { consumer, .. }
+        | RebuildError::RebuildRunning { consumer, .. }
         | RebuildError::RebuildUnfinished { consumer, .. } => Some(("NAME", consumer)),
         _ => None,
     }
@@ -70,5 +72,19 @@ mod tests {
     #[test]
     fn only_whole_words_are_placeholders() {
         assert_eq!(replaced("`x NAME`, RENAME, NAMES", "NAME", "a-b"), "`x a-b`, RENAME, NAMES");
+    }
+
+    #[test]
+    fn the_fixes_of_a_rebuild_name_the_consumer() {
+        let (consumer, topic) = ("billing".to_owned(), "t".to_owned());
+        let retention = std::time::Duration::from_secs(60);
+        for error in [
+            RebuildError::TopicRetainsNothing { consumer: consumer.clone(), topic: topic.clone() },
+            RebuildError::TopicRetainsLess { consumer, topic, retention },
+        ] {
+            let report = crate::error::Error::from(error).report();
+            assert!(report.contains("walrelay consumer rebuild billing --into"), "{report}");
+            assert!(!report.contains("NAME"), "{report}");
+        }
     }
 }
