@@ -2,14 +2,16 @@
 //! new slot of a recovery.
 
 use walrelay_errors::Code;
-use walrelay_outbox_store::{CopyLifetime, copy_slot, read_recorded_system_identifier};
+use walrelay_outbox_store::{
+    CopyLifetime, copy_slot, read_recorded_system_identifier, read_relay_row,
+};
 use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
 use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
 use walrelay_relay::error::RelayError;
 
 use crate::operation::{
-    Filling, Reset, SlotOperation, SlotRecovery, cancel_operation, finish_reset, read_operation,
-    release_operation, take_operation,
+    Reset, SlotOperation, cancel_operation, finish_reset, read_operation, release_operation,
+    take_operation,
 };
 use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::new_slot;
@@ -85,15 +87,13 @@ impl OperationResumer<'_> {
         match self.read().await? {
             Some(SlotOperation::Reset(begun)) => self.reset(begun).await,
             Some(SlotOperation::Recovery(begun)) => {
-                let filling = match begun.filling.clone() {
-                    Some(filling) if self.has_slot(&filling).await? => filling,
-                    // No slot was created yet, or it was lost again. The lower bound remains valid.
-                    Some(_) | None => new_slot::create(self, &begun).await?,
-                };
-                Ok(Outcome::Pending(SlotOperation::Recovery(SlotRecovery {
-                    filling: Some(filling),
-                    ..begun
-                })))
+                let mut recovery = begun;
+                // No slot was created yet, or it was lost again. The lower bound remains valid.
+                if recovery.parts.is_empty() || !self.has_slot().await? {
+                    let part = new_slot::create(self, &recovery).await?;
+                    recovery.parts.push(part);
+                }
+                Ok(Outcome::Pending(SlotOperation::Recovery(recovery)))
             }
             Some(SlotOperation::Release(begun)) => self.check_release(begun).await,
             // Only the command sees the slots of both shard counts.
@@ -133,11 +133,14 @@ impl OperationResumer<'_> {
     }
 
     /// Returns whether the slot that was created for a recovery still exists and is the same slot.
-    async fn has_slot(&self, filling: &Filling) -> Result<bool, RelayError> {
+    /// Its WAL never begins after the settled position on record.
+    pub(crate) async fn has_slot(&self) -> Result<bool, RelayError> {
+        // In this order, because the record moves before the slot.
         let slot = read_slot(self.client, self.slot).await?;
-        Ok(slot.is_some_and(|slot| {
-            let begins = slot.confirmed_flush_lsn;
-            !slot.is_lost() && begins.is_some_and(|at| at <= filling.consistent_point)
+        let row = read_relay_row(self.client, self.slot).await?;
+        Ok(slot.zip(row).is_some_and(|(slot, row)| {
+            let is_same = slot.restart_lsn.is_some_and(|restart| restart <= row.settled_lsn);
+            is_same && !slot.is_lost()
         }))
     }
 
