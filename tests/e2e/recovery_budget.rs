@@ -13,6 +13,9 @@ use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 const MIB: u64 = 1 << 20;
 
+/// Writes one mebibyte of foreign WAL.
+const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 1 << 20))";
+
 /// Starts a server that drops a slot which retains 64 MiB. The budget is then half of that.
 async fn limited_server() -> Option<(PrivatePostgres, InboxDatabase)> {
     let installation = installation_or_skip()?;
@@ -27,7 +30,7 @@ async fn limited_server() -> Option<(PrivatePostgres, InboxDatabase)> {
     Some((server, world))
 }
 
-/// A producer that deletes each second batch of rows as soon as it is committed.
+/// A producer that deletes some of its rows as soon as they are committed.
 struct Producer<'a> {
     world: &'a InboxDatabase,
     committed: Vec<Committed>,
@@ -60,17 +63,15 @@ impl<'a> Producer<'a> {
         assert_eq!(deleted, u64::from(rows));
     }
 
-    /// Writes this much WAL of others, ten times a second, with rows in between. Returns the
-    /// highest amount of retained WAL.
+    /// Writes this much WAL of others, ten times a second, with rows in between. Every second batch
+    /// is deleted. Returns the highest amount of retained WAL.
     async fn write_beside(&mut self, mebibytes: u64, mebibytes_per_step: u32) -> u64 {
         let mut most = 0;
         let mut pace = interval(Duration::from_millis(100));
         for step in 0..mebibytes / u64::from(mebibytes_per_step) {
             pace.tick().await;
             for _ in 0..mebibytes_per_step {
-                let foreign =
-                    "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 1 << 20))";
-                self.world.execute(foreign).await;
+                self.world.execute(FOREIGN).await;
             }
             match step % 2 {
                 0 => self.insert(3).await,
@@ -144,7 +145,12 @@ async fn rows_of_a_slot_that_is_lost_during_its_recovery_follow_the_rows_before_
     let before = stored(&world);
     {
         let mut relay = world.relay(["--rate", "100"]).start();
-        producer.write_beside(80, 2).await;
+        producer.write_beside(60, 2).await;
+        // The rows that are deleted are recorded once they are this far behind.
+        for _ in 0..40 {
+            world.execute(FOREIGN).await;
+            world.wait_lag_below(DEADLINE, 32 * MIB).await;
+        }
         relay.kill();
     }
     assert!(world.dispatch_count("retrying").await > 0, "rows of the slot are recorded");

@@ -163,11 +163,6 @@ impl Table {
         Self { state: Arc::new(Mutex::new(state)), judge, server, rules }
     }
 
-    /// Returns the same table for a recovery whose slot begins at this position.
-    pub(crate) fn before(self, point: u64) -> Self {
-        Self { rules: Rules { before: point, ..self.rules }, ..self }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -246,13 +241,6 @@ impl Table {
             self.judge.recorded(entry.row, entry.status);
             state.entries.insert(position, entry);
         }
-    }
-
-    /// Reads the parked keys early for a process, which uses them once it has the slot.
-    pub(crate) fn read_early(&self, process: u64) {
-        let mut state = self.state();
-        let keys = state.parked_keys(self.rules);
-        state.read_early.entry(process).or_insert(keys);
     }
 
     /// Returns every row in order: commit position, status, attempts, and the time until it is due.

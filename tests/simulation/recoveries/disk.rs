@@ -107,9 +107,12 @@ impl Disk {
         state.parts.push(made);
     }
 
-    /// Loses the slot again. Rows that are committed from now on are not streamed.
-    pub(super) fn lose_slot(&self) {
-        self.state().slot = None;
+    /// Loses the slot again. Rows that are committed from now on are not streamed. A row that is not
+    /// recorded is still in the table: if its producer had deleted it, nothing would have it.
+    pub(super) fn lose_slot(&self, recorded: &BTreeSet<u32>) {
+        let mut state = self.state();
+        state.slot = None;
+        state.deleted.retain(|number| recorded.contains(number));
     }
 
     pub(super) fn note_place(&self, snapshot: String, place: RecoveryCursor) {

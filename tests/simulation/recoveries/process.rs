@@ -68,7 +68,7 @@ impl Processes {
             }
             let mut seed = locked(&self.world.seed).fork();
             if process < KILLED_MAX && seed.chance(250) {
-                disk.lose_slot();
+                disk.lose_slot(&self.world.in_dispatch_state());
                 self.world.drop_slot().await;
                 for _ in 0..seed.count(1, 40) {
                     self.world.commit(random_key(&mut seed));
@@ -175,16 +175,16 @@ impl Processes {
             random: Random::new(seed),
         };
         let noting = Noting { world: Arc::clone(&self.world), made };
-        let (stop, shutdown, released) = (Shutdown::new(), Shutdown::new(), Shutdown::new());
+        let (stop, shutdown) = (Shutdown::new(), Shutdown::new());
         let running = Box::pin(supervisor.run(&stop));
         let filling = run_recording_place(running, (noting, &progress), (&stop, &shutdown));
         let mut of_holder = crate::relay::settings(plan);
         of_holder.purpose = Purpose::Record;
         let holder = self.slot_supervisor(&of_holder, topic, (process, point));
-        let holding = async { Box::pin(holder.run(&released)).await.map(drop) };
+        let holding = async { Box::pin(holder.run(&stop)).await.map(drop) };
         let ended = match bug {
             Some(Bug::LeavesTheSlot) => filling.await,
-            _ => hold_slot(filling, holding, (&stop, &released)).await,
+            _ => hold_slot(filling, holding, &stop).await,
         };
         match ended {
             Ok(Some(StopReason::CaughtUp)) => {

@@ -15,14 +15,11 @@ use walrelay_testkit::walsender::{Log, RowRecord};
 
 use super::disk::Row;
 use super::table::values_of;
-use super::world::{InboxDatabase, random_key};
+use super::world::{BUDGET_BYTES, InboxDatabase, random_key};
 use crate::database::{connect, measure_wal};
 use crate::judge::Fault;
 use crate::table::SessionTable;
 use crate::world::locked;
-
-/// The WAL budget of the session that holds the slot.
-pub(super) const BUDGET_BYTES: u64 = 64 << 10;
 
 /// The WAL that the server retains for a slot.
 const LIMIT: WalRetentionLimit = WalRetentionLimit::Bytes(2 * BUDGET_BYTES);

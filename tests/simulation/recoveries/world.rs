@@ -13,13 +13,15 @@ use walrelay_testkit::walsender::ScriptedServer;
 use super::bug::Bug;
 use super::disk::{Disk, Steps};
 use super::judge::RecoveryJudge;
-use super::slot::BUDGET_BYTES;
 use crate::judge::{self, Judge, Status};
 use crate::plan::Plan;
 use crate::rows::TABLE;
 use crate::table::{self, Table};
 
 const KEYS: u32 = 6;
+
+/// The WAL budget of the session that holds the slot.
+pub(super) const BUDGET_BYTES: u64 = 64 << 10;
 
 /// The key and the rows that Pub/Sub refuses.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl InboxDatabase {
         self.dispatch.rows(&[Retrying, Dead, Published, Discarded]).into_iter().collect()
     }
 
-    /// Tells the judge which rows are in dispatch state.
+    /// Reports to the judge which rows are in dispatch state.
     pub(super) fn report_recorded(&self) {
         self.judge.recorded(self.in_dispatch_state());
         self.judge.dead(self.dispatch.rows(&[Status::Dead]));

@@ -7,8 +7,22 @@ use tokio::time::Instant;
 use walrelay_core::{Behind, OnDead};
 use walrelay_outbox_store::ParkedKey;
 
-use super::{Entry, Place, Rules, State};
+use super::{Entry, Place, Rules, State, Table};
 use crate::judge::Status;
+
+impl Table {
+    /// Returns the same table for a recovery whose slot begins at this position.
+    pub(crate) fn before(self, point: u64) -> Self {
+        Self { rules: Rules { before: point, ..self.rules }, ..self }
+    }
+
+    /// Reads the parked keys early for a process, which uses them once it has the slot.
+    pub(crate) fn read_early(&self, process: u64) {
+        let mut state = self.state();
+        let keys = state.parked_keys(self.rules);
+        state.read_early.entry(process).or_insert(keys);
+    }
+}
 
 impl State {
     /// Returns the keys whose rows make them parked, in order.

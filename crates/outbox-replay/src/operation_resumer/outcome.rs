@@ -79,7 +79,7 @@ impl OperationResumer<'_> {
     }
 
     async fn read(&self) -> Result<Option<SlotOperation>, RelayError> {
-        read_operation(self.client, self.slot).await.map_err(RelayError::survey)
+        Ok(read_operation(self.client, self.slot).await?)
     }
 
     /// Reads the operation again: the previous holder of the lock may have finished it.
@@ -175,7 +175,7 @@ struct OnServer<'a> {
 
 impl ResetSteps for OnServer<'_> {
     async fn has_anchor(&mut self) -> Result<bool, RelayError> {
-        self.reset.has_anchor(self.finisher.client).await.map_err(RelayError::survey)
+        Ok(self.reset.has_anchor(self.finisher.client).await?)
     }
 
     async fn drop_live(&mut self) -> Result<(), RelayError> {
@@ -185,7 +185,7 @@ impl ResetSteps for OnServer<'_> {
     async fn copy_anchor(&mut self) -> Result<(), RelayError> {
         let OperationResumer { client, slot, .. } = self.finisher;
         let copied = copy_slot(client, &self.reset.anchor_slot, slot, CopyLifetime::Kept).await;
-        copied.map(drop).map_err(RelayError::survey)
+        Ok(copied.map(drop)?)
     }
 
     async fn restore_failover(&mut self) -> Result<(), RelayError> {
@@ -198,12 +198,12 @@ impl ResetSteps for OnServer<'_> {
 
     async fn finish(&mut self) -> Result<(), RelayError> {
         let OperationResumer { client, slot, .. } = self.finisher;
-        finish_reset(client, slot, self.reset).await.map_err(RelayError::survey)
+        Ok(finish_reset(client, slot, self.reset).await?)
     }
 
     async fn cancel(&mut self) -> Result<(), RelayError> {
         let OperationResumer { client, slot, .. } = self.finisher;
-        cancel_operation(client, slot).await.map_err(RelayError::survey)
+        Ok(cancel_operation(client, slot).await?)
     }
 }
 

@@ -216,19 +216,19 @@ where
             random: Random::new(random_seed()),
         };
         let noting = PlaceInRelayRow { client, slot: &outbox.slot, part };
-        let (stop, released) = (Shutdown::new(), Shutdown::new());
+        let stop = Shutdown::new();
         let running = Box::pin(supervisor.run(&stop));
         let filling = run_recording_place(running, (noting, &progress), (&stop, self.shutdown));
-        let holding = Box::pin(self.hold(finisher, (current, &released)));
-        hold_slot(filling, holding, (&stop, &released)).await
+        let holding = Box::pin(self.hold(finisher, (current, &stop)));
+        hold_slot(filling, holding, &stop).await
     }
 
-    /// Holds the slot until `released` is requested, or the slot is lost. After any other error the
-    /// rows are still published, and the relay that streams the slot afterwards meets it again.
+    /// Holds the slot until `stop` is requested, or the slot is lost. After any other error the rows
+    /// are still published, and the relay that streams the slot afterwards meets it again.
     async fn hold(
         &self,
         finisher: &OperationResumer<'_>,
-        (current, released): (&SlotSnapshot, &Shutdown),
+        (current, stop): (&SlotSnapshot, &Shutdown),
     ) -> Result<(), RelayError> {
         let Settings { relay, pubsub, .. } = self.settings;
         let settings = holder_settings(relay, pubsub.max_outstanding_requests);
@@ -241,7 +241,7 @@ where
                 health: Health::new(),
                 random: Random::new(random_seed()),
             };
-            let Err(error) = Box::pin(supervisor.run(released)).await else { return Ok(()) };
+            let Err(error) = Box::pin(supervisor.run(stop)).await else { return Ok(()) };
             let error_code = error.code().name();
             if finisher.has_slot().await.is_ok_and(|has_slot| !has_slot) {
                 return Err(error);
@@ -249,7 +249,7 @@ where
             tracing::error!(error_code, error = %Chain(&error), "nothing holds the new slot, which retains WAL; trying again");
             tokio::select! {
                 biased;
-                () = released.requested() => return Ok(()),
+                () = stop.requested() => return Ok(()),
                 () = sleep(HOLD_PAUSE) => {}
             }
         }
@@ -266,7 +266,7 @@ fn holder_settings(live: &RelaySettings, requests_max: usize) -> SessionSettings
 }
 
 /// Runs the sessions that publish the rows of a recovery, and beside them the sessions that hold the
-/// slot. Requests `released` once the rows are published, and `stop` if the slot is lost.
+/// slot. Requests `stop`, which both obey, once the rows are published or the slot is lost.
 ///
 /// # Errors
 ///
@@ -274,13 +274,13 @@ fn holder_settings(live: &RelaySettings, requests_max: usize) -> SessionSettings
 pub async fn hold_slot(
     filling: impl Future<Output = Result<Option<StopReason>, RelayError>>,
     holding: impl Future<Output = Result<(), RelayError>>,
-    (stop, released): (&Shutdown, &Shutdown),
+    stop: &Shutdown,
 ) -> Result<Option<StopReason>, RelayError> {
     let (mut filling, mut holding) = (pin!(filling), pin!(holding));
     tokio::select! {
         biased;
         filled = &mut filling => {
-            released.request();
+            stop.request();
             // Rows that are not recorded stay in the slot.
             drop(holding.await);
             filled

@@ -201,7 +201,7 @@ async fn carry_over_recovery(
     refuse_hidden(client, &outbox.tables).await?;
     let server = read_server_identity(client).await?;
     let whose = (here.as_str(), server.timeline);
-    move_recovery_to_server(client, slot, whose).await.map_err(RelayError::survey)
+    Ok(move_recovery_to_server(client, slot, whose).await?)
 }
 
 /// Returns the bound on another server. Positions are not valid there. Transaction ids are valid if
@@ -343,7 +343,7 @@ pub async fn rest(
 
 /// Rejects hidden rows: a recovery would see no rows, and would count all of them as settled.
 async fn refuse_hidden(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), RelayError> {
-    refuse_hidden_rows(client, tables, TableAccess::Read).await.map_err(RelayError::survey)
+    Ok(refuse_hidden_rows(client, tables, TableAccess::Read).await?)
 }
 
 /// Oids of `int8`, `int2` and `int4`. Event ids of these types count up in a transaction.
