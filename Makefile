@@ -27,17 +27,14 @@ build: ## The release binary: target/release/walrelay
 	cargo build --release -p walrelay --bin walrelay
 
 test: ## The tests on the newest Postgres, and a core set on each other version
-	@scripts/install-servers.sh
-	@scripts/install-clients.sh
 	@scripts/test.sh $(ARGS)
 
 test-all: ## Every test, also the long ones, on every Postgres version that can be had
-	@scripts/install-servers.sh
-	@scripts/install-clients.sh
 	@scripts/test.sh --all $(ARGS)
 
 lint: ## Formatting, clippy with warnings denied, the rules of tests/tidy for code and pages
 	cargo fmt --all --check
+	cargo fmt --manifest-path bench/peers/Cargo.toml --check
 	scripts/tidy.sh
 	cargo clippy --workspace --all-targets -- -D warnings
 
@@ -59,8 +56,9 @@ bench-peers: ## Beside Debezium, Watermill and Google's subscribers; quick: make
 	@scripts/install-servers.sh --demo-only
 	@scripts/install-peers.sh
 	@scripts/install-clients.sh --consumers
-	cargo build --profile dist -p walrelay -p walrelay-bench --bins
-	$${CARGO_TARGET_DIR:-target}/dist/walrelay-bench peers --size $(if $(QUICK),quick,full) $(ARGS)
+	cargo build --profile dist -p walrelay --bin walrelay
+	cargo build --profile dist --locked --manifest-path bench/peers/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}
+	$${CARGO_TARGET_DIR:-target}/dist/walrelay-bench-peers --size $(if $(QUICK),quick,full) $(ARGS)
 
 sim: ## The simulation: make sim SEEDS=100000 for many, SEED=17 make sim for one
 	WALRELAY_SIM_SEEDS=$(SEEDS) WALRELAY_SIM_SEED=$(SEED) cargo test --release -p walrelay-simulation --test simulation -- $(ARGS)

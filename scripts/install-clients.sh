@@ -97,6 +97,6 @@ install_recipes
 install_go conformance "$repository/tests/conformance/clients/go"
 install_java conformance "$repository/tests/conformance/clients/java"
 if [ "${1:-}" = "--consumers" ]; then
-  install_go consumer "$repository/bench/consumers/go"
-  install_java consumer "$repository/bench/consumers/java"
+  install_go consumer "$repository/bench/peers/consumers/go"
+  install_java consumer "$repository/bench/peers/consumers/java"
 fi

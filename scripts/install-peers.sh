@@ -3,7 +3,7 @@
 # optional: a part that cannot be installed is named with the reason, and the comparison skips it.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-source_folder="$PWD/bench/peers"
+source_folder="$PWD/bench/peers/relays"
 peers="$PWD/.servers/peers"
 mkdir -p "$peers"
 cd "$peers" || exit

@@ -18,13 +18,18 @@ if [ "${1:-}" = --all ]; then
   shift
 fi
 
-# Clients that scripts/install-servers.sh has installed.
-python="$PWD/.servers/clients/python/bin/python"
-if [ -z "${WALRELAY_TEST_PYTHON:-}" ] && [ -x "$python" ]; then export WALRELAY_TEST_PYTHON=$python; fi
-
+# Servers and clients are downloaded while the compiler works.
+{ scripts/install-servers.sh && scripts/install-clients.sh; } &
+installing=$!
 # Tests of the real binary find it beside themselves, but do not build it. Built together with the
 # tests, everything has one set of features and is compiled once.
 cargo build --workspace --bins --tests
+wait "$installing"
+
+# Clients that have been installed.
+python="$PWD/.servers/clients/python/bin/python"
+if [ -z "${WALRELAY_TEST_PYTHON:-}" ] && [ -x "$python" ]; then export WALRELAY_TEST_PYTHON=$python; fi
+
 with_servers="${CARGO_TARGET_DIR:-target}/debug/with-servers"
 
 if ! obtain cargo-nextest; then
@@ -55,6 +60,11 @@ run() {
 
 # nextest runs no doctests.
 cargo test -q --workspace --doc || status=$?
+# A workspace of its own, which only the long run builds.
+if [ "${profiles[1]}" = all ]; then
+  "$with_servers" cargo test -q --locked --manifest-path bench/peers/Cargo.toml \
+    --target-dir "${CARGO_TARGET_DIR:-target}" || status=$?
+fi
 versions=$("$with_servers" --versions)
 newest=${versions##* }
 for version in $versions; do

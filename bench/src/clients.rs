@@ -53,7 +53,7 @@ pub(crate) enum Client {
 
 /// What is published, and how.
 #[derive(Debug, Clone, Copy, Args, Serialize)]
-pub(crate) struct PublishOptions {
+pub struct PublishOptions {
     #[arg(long, value_enum)]
     pub(crate) client: Client,
     /// Messages in all.
@@ -136,7 +136,7 @@ pub(crate) async fn measure(publishing: Publishing) -> Result<PublishRound, Fail
 
 /// Publishes, prints the elapsed seconds, and waits until standard input closes. The parent reads
 /// this process's resource usage before it closes standard input.
-pub(crate) fn execute(options: &PublishOptions) -> Result<(), Failure> {
+pub fn execute(options: &PublishOptions) -> Result<(), Failure> {
     let threads = usize::try_from(options.threads)?;
     let runtime = match threads {
         1 => tokio::runtime::Builder::new_current_thread().enable_all().build()?,

@@ -158,11 +158,7 @@ async fn round(
 }
 
 /// Starts a sink with a subscription. The relay publishes the loaded rows into it.
-pub(crate) async fn fill(
-    server: &Server,
-    database: &mut Database,
-    events: u32,
-) -> Result<Sink, Failure> {
+pub async fn fill(server: &Server, database: &mut Database, events: u32) -> Result<Sink, Failure> {
     let slot = database.copy_slot().await?;
     let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };
     let mut sink = Sink::start(keeping).await?;
@@ -174,7 +170,7 @@ pub(crate) async fn fill(
 
 /// Creates the consumer with a handler that fails on one event in `poison_every`. With 0 the
 /// handler never fails.
-pub(crate) async fn set_up(
+pub async fn set_up(
     server: &Server,
     database: &Database,
     poison_every: u32,
@@ -259,7 +255,7 @@ async fn wait_applied(
 
 /// The loop that the consumer is compared with.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct SubscribeOptions {
+pub struct SubscribeOptions {
     /// The database.
     #[arg(long)]
     url: String,
@@ -275,7 +271,7 @@ pub(crate) struct SubscribeOptions {
 }
 
 /// Applies each message in its own transaction, and the messages of a key one after the other.
-pub(crate) fn execute(options: &SubscribeOptions) -> Result<(), Failure> {
+pub fn execute(options: &SubscribeOptions) -> Result<(), Failure> {
     std::thread::spawn(|| {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));
         std::process::abort();

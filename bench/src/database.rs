@@ -15,12 +15,12 @@ use crate::process::{Output, Process};
 
 /// The shape of a workload's rows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows {
-    pub(crate) count: u32,
-    pub(crate) per_transaction: u32,
+pub struct Rows {
+    pub count: u32,
+    pub per_transaction: u32,
     /// The number of aggregates that the rows are spread over. 0 means one aggregate per row.
-    pub(crate) aggregates: u32,
-    pub(crate) payload_bytes: u32,
+    pub aggregates: u32,
+    pub payload_bytes: u32,
 }
 
 /// `occurred_at` is the time of the insert. With the transaction's start time, the latency of a row
@@ -46,7 +46,7 @@ ALTER TABLE app_outbox ALTER COLUMN payload SET STORAGE EXTERNAL;
 
 /// The private server.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     postgres: PrivatePostgres,
     relay: PathBuf,
 }
@@ -57,7 +57,7 @@ const COMMITS: u32 = 100;
 /// The event that a commit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum CommitDurability {
+pub enum CommitDurability {
     /// The write to the operating system's cache. A commit then costs almost nothing, which no
     /// production database allows.
     Cached,
@@ -66,7 +66,7 @@ pub(crate) enum CommitDurability {
 }
 
 impl Server {
-    pub(crate) fn start(relay: PathBuf, commits: CommitDurability) -> Result<Self, Failure> {
+    pub fn start(relay: PathBuf, commits: CommitDurability) -> Result<Self, Failure> {
         let installation = comparable()?;
         let flushes = if commits == CommitDurability::Durable { "on" } else { "off" };
         let settings = [
@@ -85,35 +85,31 @@ impl Server {
         Ok(Self { postgres: PrivatePostgres::start(&installation, &settings)?, relay })
     }
 
-    pub(crate) fn version(&self) -> &str {
+    pub fn version(&self) -> &str {
         &self.postgres.installation().version
     }
 
-    pub(crate) fn bin_dir(&self) -> &Path {
+    pub fn bin_dir(&self) -> &Path {
         &self.postgres.installation().bin_dir
     }
 
-    pub(crate) fn relay(&self) -> &Path {
+    pub fn relay(&self) -> &Path {
         &self.relay
     }
 
     /// Stops the server as an administrator does and starts it again on the same port.
-    pub(crate) fn restart(&mut self) -> Result<(), Failure> {
+    pub fn restart(&mut self) -> Result<(), Failure> {
         Ok(self.postgres.restart()?)
     }
 
     /// Creates a database with `walrelay init`. Its slot never moves: readers use copies of the
     /// slot.
-    pub(crate) async fn create(&self, name: &str) -> Result<Database, Failure> {
+    pub async fn create(&self, name: &str) -> Result<Database, Failure> {
         self.create_with_shards(name, 1).await
     }
 
     /// Creates a database that is divided into `shards` shards, each with its own slot.
-    pub(crate) async fn create_with_shards(
-        &self,
-        name: &str,
-        shards: u32,
-    ) -> Result<Database, Failure> {
+    pub async fn create_with_shards(&self, name: &str, shards: u32) -> Result<Database, Failure> {
         let administrator = TestClient::try_connect(&self.postgres.url("postgres")).await?;
         administrator.batch_execute(&format!("CREATE DATABASE {name}")).await?;
         drop(administrator);
@@ -131,7 +127,7 @@ impl Server {
     }
 
     /// Removes a workload's database and its slots.
-    pub(crate) async fn remove(&self, database: Database) -> Result<(), Failure> {
+    pub async fn remove(&self, database: Database) -> Result<(), Failure> {
         // A killed reader holds its slot until the server notices that it is gone.
         let slots = "SELECT pg_terminate_backend(active_pid)
                        FROM pg_replication_slots WHERE database = current_database();
@@ -171,7 +167,7 @@ const SLOT_RELEASE_POLL: Duration = Duration::from_millis(50);
 
 /// One workload's database.
 #[derive(Debug)]
-pub(crate) struct Database {
+pub struct Database {
     name: String,
     url: String,
     client: TestClient,
@@ -179,29 +175,29 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    pub(crate) fn url(&self) -> &str {
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// Returns the server's host and port.
-    pub(crate) fn address(&self) -> Result<String, Failure> {
+    pub fn address(&self) -> Result<String, Failure> {
         let rest = self.url.rsplit_once('@').map_or(self.url.as_str(), |(_, rest)| rest);
         let address = rest.trim_start_matches("postgresql://").split('/').next();
         Ok(address.ok_or("the URL has no address")?.to_owned())
     }
 
     /// Returns the database URL with another host and port.
-    pub(crate) fn url_at(&self, address: &str) -> Result<String, Failure> {
+    pub fn url_at(&self, address: &str) -> Result<String, Failure> {
         Ok(self.url.replace(&self.address()?, address))
     }
 
-    pub(crate) fn client(&self) -> &Client {
+    pub fn client(&self) -> &Client {
         &self.client
     }
 
     /// Returns the server's commit settings and the duration of a minimal commit. The disk
     /// determines the cost of one transaction per message.
-    pub(crate) async fn commits(&self) -> Result<String, Failure> {
+    pub async fn commits(&self) -> Result<String, Failure> {
         let began = Instant::now();
         for _ in 0..COMMITS {
             self.client.execute("SELECT pg_logical_emit_message(true, 'bench', '')", &[]).await?;
@@ -212,12 +208,12 @@ impl Database {
         Ok(self.client.query_one(sql, &[&format!("{millis:.2}")]).await?.try_get(0)?)
     }
 
-    pub(crate) async fn connect(&self) -> Result<TestClient, Failure> {
+    pub async fn connect(&self) -> Result<TestClient, Failure> {
         Ok(TestClient::try_connect(&self.url).await?)
     }
 
     /// Inserts the rows. The load is not measured, so its commits do not wait for the disk.
-    pub(crate) async fn load(&self, rows: Rows) -> Result<(), Failure> {
+    pub async fn load(&self, rows: Rows) -> Result<(), Failure> {
         let Rows { count, per_transaction, aggregates, payload_bytes } = rows;
         let call = format!("CALL load({count}, {per_transaction}, {aggregates}, {payload_bytes})");
         self.client.batch_execute("SET synchronous_commit = off").await?;
@@ -229,13 +225,13 @@ impl Database {
     }
 
     /// Copies the unmoved slot, so that the copy reads all loaded rows again.
-    pub(crate) async fn copy_slot(&mut self) -> Result<String, Failure> {
+    pub async fn copy_slot(&mut self) -> Result<String, Failure> {
         self.copy_slots(1).await
     }
 
     /// Copies the slot of each shard. Returns the common name prefix, to which each shard appends
     /// its number.
-    pub(crate) async fn copy_slots(&mut self, shards: u32) -> Result<String, Failure> {
+    pub async fn copy_slots(&mut self, shards: u32) -> Result<String, Failure> {
         self.copies += 1;
         let copy = format!("{}_{}", self.name, self.copies);
         for index in 0..shards {
@@ -251,7 +247,7 @@ impl Database {
     }
 
     /// Drops the copies after use, because a slot retains all WAL that it has not confirmed.
-    pub(crate) async fn drop_slots(&self, copy: &str) -> Result<(), Failure> {
+    pub async fn drop_slots(&self, copy: &str) -> Result<(), Failure> {
         let sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
                     WHERE slot_name = $1::text::name OR starts_with(slot_name::text, $1::text || '_')";
         self.client.execute(sql, &[&copy]).await?;
@@ -259,7 +255,7 @@ impl Database {
     }
 
     /// Returns the end of the WAL as text.
-    pub(crate) async fn wal_end(&self) -> Result<String, Failure> {
+    pub async fn wal_end(&self) -> Result<String, Failure> {
         let row = self.client.query_one("SELECT pg_current_wal_lsn()::text", &[]).await?;
         Ok(row.try_get(0)?)
     }

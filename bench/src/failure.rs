@@ -1,3 +1,3 @@
 //! The error that ends the program: a sentence with its causes.
 
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;

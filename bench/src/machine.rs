@@ -10,18 +10,18 @@ use crate::database::Server;
 
 /// The machine and the versions.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Machine {
-    pub(crate) processor: String,
-    pub(crate) cores: usize,
-    pub(crate) memory_gib: u64,
-    pub(crate) kernel: String,
-    pub(crate) postgres: String,
-    pub(crate) commit: String,
-    pub(crate) date: String,
+pub struct Machine {
+    pub processor: String,
+    pub cores: usize,
+    pub memory_gib: u64,
+    pub kernel: String,
+    pub postgres: String,
+    pub commit: String,
+    pub date: String,
 }
 
 impl Machine {
-    pub(crate) fn here(server: &Server) -> Self {
+    pub fn here(server: &Server) -> Self {
         Self {
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(unknown),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
@@ -45,14 +45,14 @@ impl fmt::Display for Machine {
 }
 
 /// Returns the load average of the last minute.
-pub(crate) fn load() -> f64 {
+pub fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
 }
 
 /// The processor time used since the machine started, in clock ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ProcessorTicks {
+pub struct ProcessorTicks {
     busy: u64,
     idle: u64,
     /// Used by this process and by the processes that it has started and waited for.
@@ -60,7 +60,7 @@ pub(crate) struct ProcessorTicks {
 }
 
 impl ProcessorTicks {
-    pub(crate) fn now() -> Option<Self> {
+    pub fn now() -> Option<Self> {
         let machine = fs::read_to_string("/proc/stat").ok()?;
         Self::parse(&machine, &fs::read_to_string("/proc/self/stat").ok()?)
     }
@@ -76,7 +76,7 @@ impl ProcessorTicks {
     }
 
     /// Returns the share of the machine that other programs used since `earlier`, from 0 to 1.
-    pub(crate) fn foreign_share(self, earlier: Self) -> f64 {
+    pub fn foreign_share(self, earlier: Self) -> f64 {
         let busy = self.busy.saturating_sub(earlier.busy);
         let all = busy + self.idle.saturating_sub(earlier.idle);
         let foreign = busy.saturating_sub(self.own.saturating_sub(earlier.own));

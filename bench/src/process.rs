@@ -24,18 +24,18 @@ const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 /// The resources that a process has used so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// CPU time in user mode.
-    pub(crate) user_seconds: f64,
+    pub user_seconds: f64,
     /// CPU time in the kernel.
-    pub(crate) system_seconds: f64,
+    pub system_seconds: f64,
     /// Peak resident memory.
-    pub(crate) peak_bytes: u64,
+    pub peak_bytes: u64,
 }
 
 impl Usage {
     /// Returns the usage since `before`. The peak memory covers the process's whole life.
-    pub(crate) fn since(self, before: Self) -> Self {
+    pub fn since(self, before: Self) -> Self {
         Self {
             user_seconds: self.user_seconds - before.user_seconds,
             system_seconds: self.system_seconds - before.system_seconds,
@@ -44,12 +44,12 @@ impl Usage {
     }
 
     /// CPU time in user mode and in the kernel.
-    pub(crate) fn cpu_seconds(self) -> f64 {
+    pub fn cpu_seconds(self) -> f64 {
         self.user_seconds + self.system_seconds
     }
 
     /// Combines two processes: the sum of their CPU time and the higher peak memory.
-    pub(crate) fn with(self, other: Self) -> Self {
+    pub fn with(self, other: Self) -> Self {
         Self {
             user_seconds: self.user_seconds + other.user_seconds,
             system_seconds: self.system_seconds + other.system_seconds,
@@ -60,14 +60,14 @@ impl Usage {
 
 /// One process's rate and usage for a number of rows.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Measured {
-    pub(crate) seconds: f64,
-    pub(crate) rows_per_second: f64,
-    pub(crate) usage: Usage,
+pub struct Measured {
+    pub seconds: f64,
+    pub rows_per_second: f64,
+    pub usage: Usage,
 }
 
 impl Measured {
-    pub(crate) fn new(rows: u32, elapsed: Duration, usage: Usage) -> Self {
+    pub fn new(rows: u32, elapsed: Duration, usage: Usage) -> Self {
         let seconds = elapsed.as_secs_f64();
         Self { seconds, rows_per_second: f64::from(rows) / seconds, usage }
     }
@@ -75,7 +75,7 @@ impl Measured {
 
 /// The destination of a process's standard output.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Output {
+pub enum Output {
     /// The suite reads standard output.
     Lines,
     /// Standard output goes to the same file as standard error.
@@ -84,7 +84,7 @@ pub(crate) enum Output {
 
 /// A child process whose standard error goes to a file. Dropping it kills the child.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
@@ -95,7 +95,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a `command` that `clean_command` created.
-    pub(crate) fn start(name: &str, mut command: Command, output: Output) -> Result<Self, Failure> {
+    pub fn start(name: &str, mut command: Command, output: Output) -> Result<Self, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let file = format!("walrelay-bench-{}-{number}.log", std::process::id());
@@ -113,12 +113,12 @@ impl Process {
     }
 
     /// Returns the start time.
-    pub(crate) fn started(&self) -> Instant {
+    pub fn started(&self) -> Instant {
         self.started
     }
 
     /// Returns the next printed line. Blocks until the process prints one.
-    pub(crate) fn read_line(&mut self) -> Result<String, Failure> {
+    pub fn read_line(&mut self) -> Result<String, Failure> {
         let stdout = self.child.stdout.take().ok_or("standard output is read already")?;
         let mut reader = BufReader::new(stdout);
         let mut line = String::new();
@@ -133,7 +133,7 @@ impl Process {
 
     /// Returns the usage so far. For a process that has ended but was not waited for, the peak
     /// memory is the last known value.
-    pub(crate) fn usage(&mut self) -> Result<Usage, Failure> {
+    pub fn usage(&mut self) -> Result<Usage, Failure> {
         let (_, user, system) = self.stat()?;
         if let Some(bytes) = peak_memory_bytes(self.child.id()) {
             self.peak_bytes = self.peak_bytes.max(bytes);
@@ -146,12 +146,12 @@ impl Process {
     }
 
     /// Returns an error when the process has ended.
-    pub(crate) fn check_alive(&self) -> Result<(), Failure> {
+    pub fn check_alive(&self) -> Result<(), Failure> {
         if self.stat()?.0 == 'Z' { Err(self.failed("ended too early")) } else { Ok(()) }
     }
 
     /// Waits for a successful end. Returns the elapsed time and the usage.
-    pub(crate) async fn finish(mut self, limit: Duration) -> Result<(Duration, Usage), Failure> {
+    pub async fn finish(mut self, limit: Duration) -> Result<(Duration, Usage), Failure> {
         loop {
             let usage = self.usage()?;
             let elapsed = self.started.elapsed();
@@ -170,7 +170,7 @@ impl Process {
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub(crate) async fn terminate(mut self) -> Result<(), Failure> {
+    pub async fn terminate(mut self) -> Result<(), Failure> {
         send(&self.child, Signal::Terminate)?;
         drop(self.stdin.take());
         match ended(&mut self.child, STOP_LIMIT).await? {
@@ -210,7 +210,7 @@ fn parse_stat(text: &str) -> Option<(char, Duration, Duration)> {
 }
 
 /// Finds the program `name` in `dirs` or on `PATH`.
-pub(crate) fn program(name: &str, dirs: &[&Path]) -> Option<PathBuf> {
+pub fn program(name: &str, dirs: &[&Path]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = dirs.iter().map(|dir| dir.to_path_buf()).chain(std::env::split_paths(&path));
     found.map(|dir| dir.join(name)).find(|file| file.is_file())

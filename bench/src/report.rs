@@ -373,7 +373,7 @@ fn applied_live(results: &Results) -> String {
 
 /// Formats a table whose first column is text and whose other columns are numbers. Returns an empty
 /// string without rows.
-pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() {
         return String::new();

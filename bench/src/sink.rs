@@ -18,30 +18,30 @@ use crate::process::{Output, Process, Usage};
 use crate::terminal;
 
 /// The topic that the rows of every workload are routed to.
-pub(crate) const TOPIC: &str = "projects/bench/topics/bench.events";
+pub const TOPIC: &str = "projects/bench/topics/bench.events";
 
 /// The topic for rows that are published again.
-pub(crate) const AGAIN: &str = "projects/bench/topics/bench.again";
+pub const AGAIN: &str = "projects/bench/topics/bench.again";
 
-pub(crate) const SUBSCRIPTION: &str = "projects/bench/subscriptions/bench";
+pub const SUBSCRIPTION: &str = "projects/bench/subscriptions/bench";
 
 /// How the sink behaves.
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct SinkOptions {
+pub struct SinkOptions {
     /// Every reply comes this much later.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
-    pub(crate) delay_millis: u64,
+    pub delay_millis: u64,
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) keeping: Keeping,
+    pub keeping: Keeping,
     /// Over TLS, as production is.
     #[arg(long)]
-    pub(crate) tls: bool,
+    pub tls: bool,
 }
 
 /// What becomes of a message beside being counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Keeping {
+pub enum Keeping {
     #[default]
     Nothing,
     /// Kept, to be read afterwards.
@@ -51,7 +51,7 @@ pub(crate) enum Keeping {
 }
 
 /// Serves until standard input closes. Standard input also closes when the suite is killed.
-pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
+pub fn execute(options: SinkOptions) -> Result<(), Failure> {
     std::thread::spawn(|| {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));
         std::process::abort();
@@ -89,29 +89,29 @@ pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
 
 /// The sink's counters.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(crate) struct Counts {
-    pub(crate) publish_requests: u64,
-    pub(crate) messages_stored: u64,
-    pub(crate) in_flight_per_key_max: u64,
-    pub(crate) messages_delivered: u64,
+pub struct Counts {
+    pub publish_requests: u64,
+    pub messages_stored: u64,
+    pub in_flight_per_key_max: u64,
+    pub messages_delivered: u64,
     /// The memory of all messages. 0 once every message is acknowledged.
-    pub(crate) stored_bytes: u64,
+    pub stored_bytes: u64,
 }
 
 /// One kept message.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Stored {
-    pub(crate) id: String,
-    pub(crate) attributes: std::collections::BTreeMap<String, String>,
+pub struct Stored {
+    pub id: String,
+    pub attributes: std::collections::BTreeMap<String, String>,
     #[serde(rename = "publish_time_unix_seconds")]
-    pub(crate) published_at: f64,
+    pub published_at: f64,
     /// The payload, when it is text.
-    pub(crate) data: Option<String>,
+    pub data: Option<String>,
 }
 
 /// A running sink.
 #[derive(Debug)]
-pub(crate) struct Sink {
+pub struct Sink {
     process: Process,
     address: SocketAddr,
     /// The metadata server that issues the relay's token, when TLS is on.
@@ -121,7 +121,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    pub(crate) async fn start(options: SinkOptions) -> Result<Self, Failure> {
+    pub async fn start(options: SinkOptions) -> Result<Self, Failure> {
         let mut command = clean_command(std::env::current_exe()?);
         command.arg("sink").arg(format!("--delay-millis={}", options.delay_millis));
         let keeping =
@@ -140,7 +140,7 @@ impl Sink {
     }
 
     /// Returns the environment variables that point the relay to this sink.
-    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
         let Some(metadata) = &self.metadata else {
             return vec![("PUBSUB_EMULATOR_HOST", self.address())];
         };
@@ -153,35 +153,35 @@ impl Sink {
     }
 
     /// Returns the address in the format of `PUBSUB_EMULATOR_HOST`.
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    pub(crate) fn usage(&mut self) -> Result<Usage, Failure> {
+    pub fn usage(&mut self) -> Result<Usage, Failure> {
         self.process.usage()
     }
 
-    pub(crate) async fn counts(&mut self) -> Result<Counts, Failure> {
+    pub async fn counts(&mut self) -> Result<Counts, Failure> {
         Ok(serde_json::from_slice(&self.get("/stats").await?)?)
     }
 
     /// Makes the sink refuse every message.
-    pub(crate) async fn refuse_all(&mut self) -> Result<(), Failure> {
+    pub async fn refuse_all(&mut self) -> Result<(), Failure> {
         self.set_fault("reject=UNAVAILABLE").await
     }
 
     /// Sets a fault in the emulator's notation.
-    pub(crate) async fn set_fault(&mut self, fault: &str) -> Result<(), Failure> {
+    pub async fn set_fault(&mut self, fault: &str) -> Result<(), Failure> {
         self.request("POST", "/faults", fault).await.map(drop)
     }
 
     /// Makes the sink accept messages again.
-    pub(crate) async fn heal(&mut self) -> Result<(), Failure> {
+    pub async fn heal(&mut self) -> Result<(), Failure> {
         self.request("DELETE", "/faults", "").await.map(drop)
     }
 
     /// Returns all kept messages in the order in which they were stored.
-    pub(crate) async fn published(&mut self) -> Result<Vec<Stored>, Failure> {
+    pub async fn published(&mut self) -> Result<Vec<Stored>, Failure> {
         let mut all: Vec<Stored> = Vec::new();
         loop {
             let after = all.last().map_or("0", |last| &last.id);

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Size {
+pub enum Size {
     /// What is published.
     Full,
     /// Under two minutes.
@@ -19,7 +19,7 @@ pub(crate) enum Size {
 
 impl Size {
     /// Returns the row count for a workload that has `full` rows at full size.
-    pub(crate) fn rows(self, full: u32) -> u32 {
+    pub fn rows(self, full: u32) -> u32 {
         match self {
             Self::Full => full,
             Self::Quick => (full / 10).max(500),
@@ -27,14 +27,14 @@ impl Size {
         }
     }
 
-    pub(crate) fn rounds(self) -> u32 {
+    pub fn rounds(self) -> u32 {
         match self {
             Self::Full => 3,
             Self::Quick | Self::Tiny => 1,
         }
     }
 
-    pub(crate) fn steady_seconds(self) -> u32 {
+    pub fn steady_seconds(self) -> u32 {
         match self {
             Self::Full => 30,
             Self::Quick => 8,
@@ -42,7 +42,7 @@ impl Size {
         }
     }
 
-    pub(crate) fn idle(self) -> Duration {
+    pub fn idle(self) -> Duration {
         match self {
             Self::Full => Duration::from_secs(10),
             Self::Quick => Duration::from_secs(3),

@@ -5,7 +5,7 @@ use crate::process::Usage;
 
 /// Formats a number with three significant digits and a thousands separator. More digits would
 /// suggest a precision that the measurement lacks.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
     }
@@ -27,7 +27,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// Returns the median. For an even count, the median is the mean of the two middle values.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -37,7 +37,7 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Returns the smallest of all sorted values that `share` of them do not exceed.
-pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
+pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     let count = f64::from(u32::try_from(sorted.len()).unwrap_or(u32::MAX));
     let below = |index: usize| f64::from(u32::try_from(index + 1).unwrap_or(u32::MAX)) / count;
     let found = (0..sorted.len()).find(|index| below(*index) >= share);
@@ -46,7 +46,7 @@ pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
 
 /// Returns the highest peak memory of all runs. The maximum counts, because the memory bound is a
 /// promise.
-pub(crate) fn peak_mebibytes(usages: impl IntoIterator<Item = Usage>) -> f64 {
+pub fn peak_mebibytes(usages: impl IntoIterator<Item = Usage>) -> f64 {
     let bytes = usages.into_iter().map(|usage| usage.peak_bytes).max().unwrap_or(0);
     f64::from(u32::try_from(bytes / 1024).unwrap_or(u32::MAX)) / 1024.0
 }

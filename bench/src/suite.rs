@@ -28,7 +28,7 @@ use crate::{report, targets, terminal};
 
 /// What to run, and where the parts are.
 #[derive(Debug, Args)]
-pub(crate) struct SuiteOptions {
+pub struct SuiteOptions {
     /// How much is measured.
     #[arg(long, value_enum, default_value = "full")]
     pub(crate) size: Size,
@@ -180,7 +180,7 @@ fn publishers(size: Size) -> Vec<Publishing> {
 }
 
 /// Runs the suite.
-pub(crate) fn execute(options: &SuiteOptions) -> Result<(), Failure> {
+pub fn execute(options: &SuiteOptions) -> Result<(), Failure> {
     let relay = match &options.relay {
         Some(relay) => relay.clone(),
         None => default_binary()?,
@@ -222,7 +222,7 @@ async fn consumed(
 }
 
 /// Returns the relay beside this program.
-pub(crate) fn default_binary() -> Result<PathBuf, Failure> {
+pub fn default_binary() -> Result<PathBuf, Failure> {
     let relay = std::env::current_exe()?.with_file_name("walrelay");
     if relay.is_file() {
         return Ok(relay);

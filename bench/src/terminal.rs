@@ -6,16 +6,16 @@ use std::error::Error;
 use walrelay_errors::Chain;
 
 /// Prints a line or a table.
-pub(crate) fn say(text: &str) {
+pub fn say(text: &str) {
     println!("{text}");
 }
 
 /// Reports the workload in progress on standard error.
-pub(crate) fn progress(name: &str) {
+pub fn progress(name: &str) {
     eprintln!("bench: {name}");
 }
 
 /// Prints an error with all its causes.
-pub(crate) fn complain(error: &(dyn Error + 'static)) {
+pub fn complain(error: &(dyn Error + 'static)) {
     eprintln!("bench: {}", Chain(error));
 }

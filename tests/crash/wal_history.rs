@@ -279,7 +279,7 @@ async fn a_recorded_row_survives_a_crash_with_synchronous_commit_off() {
     let name = world.name().to_owned();
     world.execute(&format!("ALTER DATABASE {name} SET synchronous_commit = off")).await;
     world.pubsub.fault("key=v-0,reject=INVALID_ARGUMENT");
-    let mut relay = world.start_relay([]).await;
+    let mut relay = world.start_relay(["--park-after", "300ms"]).await;
     for number in [1, 2, 4] {
         rows_from(number, 1).insert(world.client()).await.unwrap();
         world.execute("CHECKPOINT").await;

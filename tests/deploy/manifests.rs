@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_yaml_ng::Value;
-use walrelay::http::PATHS;
-use walrelay_command_line::config::{
-    Command, CommandLine, Config, Environment, established_variables, variable as variable_of,
+use walrelay::cli::command;
+use walrelay::config::{
+    Config, Environment, Service, established_variables, variable as variable_of,
 };
-use walrelay_command_line::reference::options;
+use walrelay::http::PATHS;
+use walrelay::reference::options;
 
 use crate::{documents, files, mappings, root, text_of, words};
 
@@ -32,7 +33,7 @@ const NAME_LABEL: &str = "app.kubernetes.io/name";
 pub(crate) fn is_variable(name: &str) -> bool {
     let is_of =
         |option: &str| variable_of(option) == name || established_variables(option).contains(&name);
-    OTHERS.contains(&name) || options().iter().any(|option| is_of(&option.name))
+    OTHERS.contains(&name) || options(&command()).iter().any(|option| is_of(&option.name))
 }
 
 /// Replaces the placeholders of a manifest with example values.
@@ -48,10 +49,8 @@ pub(crate) fn config(
 ) -> Config {
     let environment = Environment::new(variables);
     let line = ["walrelay".to_owned()].into_iter().chain(arguments.iter().cloned());
-    let line = CommandLine::parse(line.map(OsString::from), &environment)
-        .unwrap_or_else(|refusal| panic!("{place}: {arguments:?}: {refusal:?}"));
-    Config::new(line, &environment, None)
-        .unwrap_or_else(|problems| panic!("{place}: {arguments:?}: {problems:?}"))
+    Config::parse(line.map(OsString::from), &environment)
+        .unwrap_or_else(|refusal| panic!("{place}: {arguments:?}: {refusal:?}"))
 }
 
 /// A container that runs walrelay.
@@ -160,7 +159,7 @@ impl Drop for MountedFile {
     }
 }
 
-fn command_of(container: &Container<'_>, mounted: &MountedFile) -> Command {
+fn command_of(container: &Container<'_>, mounted: &MountedFile) -> Option<Service> {
     let file = mounted.0.to_string_lossy();
     let argument = |word: String| match word.as_str() {
         "/etc/walrelay/walrelay.toml" => file.clone().into_owned(),
@@ -173,25 +172,7 @@ fn command_of(container: &Container<'_>, mounted: &MountedFile) -> Command {
         let port = container.ports()[0].1;
         variables.insert("PORT".to_owned(), port.to_string());
     }
-    config(&arguments, &variables, &container.place).command
-}
-
-/// A command that runs until it is stopped.
-struct Program {
-    http: Option<std::net::SocketAddr>,
-    drain_timeout: Duration,
-}
-
-impl Program {
-    fn of(command: Command) -> Option<Self> {
-        if let Command::Run(run) = command {
-            Some(Self { http: run.http, drain_timeout: run.settings.relay.drain_timeout })
-        } else if let Command::Consume(consume) = command {
-            Some(Self { http: consume.http, drain_timeout: consume.settings.drain_timeout })
-        } else {
-            None
-        }
-    }
+    config(&arguments, &variables, &container.place).service()
 }
 
 #[test]
@@ -206,7 +187,7 @@ fn every_container_starts_a_command_that_exists_with_settings_that_are_accepted(
 fn every_probe_asks_a_path_that_is_served_at_the_port_that_is_listened_on() {
     let mounted = MountedFile::of("deploy/kubernetes/walrelay.yaml");
     with_containers(|container| {
-        let Some(program) = Program::of(command_of(container, &mounted)) else { return };
+        let Some(program) = command_of(container, &mounted) else { return };
         let place = &container.place;
         let served = program.http.map(|address| u64::from(address.port()));
         for (_, port) in container.ports() {
@@ -269,7 +250,7 @@ fn seconds(text: &str) -> Duration {
 fn every_platform_waits_longer_for_a_stop_than_the_drain_takes() {
     let mounted = MountedFile::of("deploy/kubernetes/walrelay.yaml");
     with_containers(|container| {
-        let Some(program) = Program::of(command_of(container, &mounted)) else { return };
+        let Some(program) = command_of(container, &mounted) else { return };
         let kubernetes = mappings(container.document)
             .iter()
             .find_map(|value| value.get("terminationGracePeriodSeconds")?.as_u64());

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use walrelay_command_line::config;
 use walrelay_errors::Code;
 
 use crate::manifests::{config, filled, is_variable};
@@ -34,11 +33,10 @@ fn the_unit_starts_a_relay_whose_settings_are_accepted() {
     for name in variables.keys() {
         assert!(is_variable(name), "nothing reads {name}");
     }
-    let config::Command::Run(run) = config(&arguments, &variables, "the unit").command else {
-        panic!("the unit runs another command");
-    };
+    let service = config(&arguments, &variables, "the unit").service();
+    let drain_timeout = service.expect("the unit runs a service").drain_timeout;
     let stop: u64 = setting(&unit, "TimeoutStopSec").trim_end_matches('s').parse().unwrap();
-    assert!(run.settings.relay.drain_timeout.as_secs() + 2 < stop);
+    assert!(drain_timeout.as_secs() + 2 < stop);
 }
 
 #[test]

@@ -65,6 +65,9 @@ const FIRST_CONSUMER: &str = "docs/tutorials/first-consumer.md";
 /// The page whose grants need the consumer's tables.
 const ROLES: &str = "docs/how-to/deploy/roles.md";
 
+/// The page with the statements that close new objects.
+const SUPABASE: &str = "docs/how-to/deploy/supabase.md";
+
 /// The README, whose steps run in a separate test because they leave two programs running.
 const README: &str = "README.md";
 
@@ -143,6 +146,13 @@ fn blocks_of(path: &str, text: &str) -> Vec<Block> {
     runnable(text).unwrap_or_else(|mark| panic!("{path}: {mark}"))
 }
 
+/// Returns the statements that close new objects on Supabase. The other pages assume them.
+fn closed_defaults() -> String {
+    let blocks = blocks_of(SUPABASE, &text_of_page(SUPABASE));
+    let closing = blocks.into_iter().find(|block| block.text.contains("ALTER DEFAULT PRIVILEGES"));
+    closing.expect("the page closes new objects").text
+}
+
 #[tokio::test]
 async fn every_block_of_the_pages_runs_unchanged() {
     let Some(binary) = binary() else { return skip_unbuilt() };
@@ -186,10 +196,12 @@ impl Page {
         // Databases that a page creates are copies of this template.
         let template = TestClient::connect(&server.url("template1")).await;
         template.batch_execute(web::ROLES).await.expect("the roles of Supabase");
-        template.batch_execute(web::DEFAULT_PRIVILEGES).await.expect("its default privileges");
-        drop(template);
         let client = TestClient::connect(&server.url("postgres")).await;
-        client.batch_execute(web::DEFAULT_PRIVILEGES).await.expect("its default privileges");
+        for database in [&template, &client] {
+            database.batch_execute(web::DEFAULT_PRIVILEGES).await.expect("its default privileges");
+            database.batch_execute(&closed_defaults()).await.expect("the page's statements");
+        }
+        drop(template);
         let pubsub = PubSub::start();
         let feed = Feed::open(&pubsub).await;
         let (path_of_page, binary) = (path.to_owned(), binary.to_owned());

@@ -243,7 +243,7 @@ async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_k
 async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_command_says_so() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
-    let _relay = world.start_relay(["--on-dead", "hold"]).await;
+    let _relay = world.start_relay(["--on-dead", "hold", "--park-after", "300ms"]).await;
     insert(&world, 0, 30).await;
     world.pubsub.wait_stored(DEADLINE, 30).await;
     let event = "SELECT id::text FROM app_outbox WHERE aggregateid = 'v-1' ORDER BY version OFFSET 4 LIMIT 1";

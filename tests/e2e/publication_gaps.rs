@@ -309,7 +309,7 @@ async fn a_recovery_publishes_a_row_whose_id_is_recorded_for_a_row_of_another_ta
     };
     world.pubsub.fault("key=poison,reject=INVALID_ARGUMENT");
     insert("app_outbox", "poison").await;
-    world.catch_up().await;
+    world.succeed(["run", "--until-caught-up", "--park-after", "300ms"]).await;
     assert_eq!(world.dispatch_count("dead").await, 1);
     world.pubsub.heal();
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;

@@ -67,7 +67,7 @@ async fn operated(world: &InboxDatabase) {
     let id = "SELECT id::text FROM app_outbox WHERE event_type = 'Renamed'";
     let id: String = world.client().query_one(id, &[]).await.expect("one row").get(0);
     world.pubsub.fault(&format!("event_id={POISON},reject=INVALID_ARGUMENT"));
-    let mut relay = world.start_relay(["--prune-older-than", "30d"]).await;
+    let mut relay = world.start_relay(["--prune-older-than", "30d", "--park-after", "300ms"]).await;
     world
         .execute(&format!(
             "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)

@@ -26,6 +26,8 @@ mod table;
 mod topic_replays;
 mod world;
 
+use std::time::Duration;
+
 use bugs::{ReplayBug, ResetBug};
 use harness::Harness;
 use harness::PlainHarness::{
@@ -224,7 +226,9 @@ fn spilled_keys_follow_at_once_after_an_outage() {
 #[test]
 fn no_row_dies_of_a_topic_that_refuses_every_row_as_invalid() {
     for seed in 0..30 {
-        let plan = Plan::topic_that_refuses_every_row(seed);
+        // Busy topics, and topics with a row every few seconds.
+        let commits_apart = Duration::from_millis([100, 1_000][usize::from(seed % 4 > 1)]);
+        let plan = Plan::topic_that_refuses_every_row(seed, commits_apart);
         let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
         let Outcome { findings, story, .. } = outcome;
         assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");

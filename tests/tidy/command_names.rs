@@ -1,5 +1,4 @@
-//! Only the shell, its command line and its reports name commands and options. Every other crate
-//! returns codes and data.
+//! Only the shell names commands and options. Every other crate returns codes and data.
 
 use crate::repository::{Files, Finding, rust_files};
 use crate::source::strings;
@@ -8,10 +7,6 @@ use crate::source::strings;
 const MAY_NAME: &[&str] = &[
     // The shell.
     "crates/walrelay/",
-    // Declares the commands and options.
-    "crates/command-line/",
-    // Says which command comes next.
-    "crates/reports/",
     // Test support runs the program.
     "crates/testkit/",
     // Starts Postgres's own programs.
@@ -43,7 +38,7 @@ pub(crate) fn only_the_shell_names_commands(files: &Files) -> Vec<Finding> {
             }
             if let Some(name) = named_command(literal.text) {
                 let remedy = format!(
-                    "{name:?} names a command or an option: return a code, and put the text into the reports"
+                    "{name:?} names a command or an option: return a code, and put the text into the shell"
                 );
                 findings.push(Finding::new(path, literal.line, remedy));
             }
@@ -81,8 +76,7 @@ mod planted_faults {
         let found = only_the_shell_names_commands(&files(&[
             ("crates/relay/src/error.rs", planted),
             ("crates/walrelay/src/commands/slot.rs", planted),
-            ("crates/reports/src/error.rs", planted),
-            ("crates/command-line/src/config/problem.rs", planted),
+            ("crates/walrelay/src/config/problem.rs", planted),
             ("crates/relay/src/tests.rs", planted),
         ]));
         let error = "crates/relay/src/error.rs";

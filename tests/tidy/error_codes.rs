@@ -67,6 +67,7 @@ fn is_program(path: &str) -> bool {
     let of_tests = ["crates/testkit/", "crates/private-postgres/", "crates/emulator/"];
     path.starts_with("crates/")
         && path.contains("/src/")
+        && !path.ends_with("/tests.rs")
         && !path.ends_with("/commands/demo.rs")
         && !of_tests.iter().any(|folder| path.starts_with(folder))
 }

@@ -115,7 +115,7 @@ pub(crate) fn members_inherit_the_lints(files: &Files) -> Vec<Finding> {
 /// The contents of the documentation. A page that it does not name is not part of the book.
 const CONTENTS: &str = "SUMMARY.md";
 
-/// The folder of decision records, which have an index with their status.
+/// The folder of decision records. Only its index is part of the book.
 const DECISIONS: &str = "decisions/";
 
 pub(crate) fn pages_are_linked(files: &Files) -> Vec<Finding> {
@@ -132,13 +132,24 @@ pub(crate) fn pages_are_linked(files: &Files) -> Vec<Finding> {
             let remedy = format!("nobody finds this page: link ({inner}) in {index}");
             findings.push(Finding::new(path, 1, remedy));
         };
-        if !contents.contains(&format!("({inner})")) {
-            finding("docs/SUMMARY.md");
-        }
         let record = inner.strip_prefix(DECISIONS).filter(|name| *name != "README.md");
-        if record.is_some_and(|name| !decisions.contains(&format!("({name})"))) {
-            finding("docs/decisions/README.md, with its status");
+        match record {
+            Some(name) if !decisions.contains(&format!("({name})")) => {
+                finding("docs/decisions/README.md");
+            }
+            None if !contents.contains(&format!("({inner})")) => finding("docs/SUMMARY.md"),
+            Some(_) | None => {}
         }
+    }
+    for (index, folder, list) in [
+        ("docs/SUMMARY.md", "docs/", contents),
+        ("docs/decisions/README.md", "docs/decisions/", decisions),
+    ] {
+        let linked = list.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let pages = linked.filter(|page| page.ends_with(".md"));
+        let missing = pages.filter(|page| !files.contains_key(&format!("{folder}{page}")));
+        let remedy = |page: &str| format!("{page} does not exist: remove its line");
+        findings.extend(missing.map(|page| Finding::new(index, 1, remedy(page))));
     }
     findings
 }
@@ -205,20 +216,23 @@ mod planted_faults {
     }
 
     #[test]
-    fn a_page_that_nobody_links_is_found() {
+    fn a_page_that_nobody_links_and_a_link_without_a_page_are_found() {
         let all = files(&[
-            ("docs/SUMMARY.md", "[Guarantees](guarantees.md) [Two](decisions/two.md)"),
+            ("docs/SUMMARY.md", "[Guarantees](guarantees.md) [Two](decisions/two.md) [Part]()"),
+            ("docs/decisions/README.md", "[Three](three.md) [Four](four.md)"),
             ("docs/guarantees.md", ""),
             ("docs/reference/errors.md", ""),
             ("docs/decisions/one.md", ""),
             ("docs/decisions/two.md", ""),
+            ("docs/decisions/three.md", ""),
             ("README.md", ""),
         ]);
         let expected = [
-            "docs/decisions/one.md",
+            "docs/decisions/README.md",
             "docs/decisions/one.md",
             "docs/decisions/two.md",
             "docs/reference/errors.md",
+            "docs/decisions/README.md",
         ];
         assert_eq!(places(&pages_are_linked(&all)), expected.map(|path| (path, 1)));
     }

@@ -36,7 +36,12 @@ pub(crate) const BANNED: &[(&str, &str)] = &[
 ];
 
 /// Help texts, which clap reads from comments.
-const HELP: &[&str] = &["crates/command-line/src/cli", "bench/src/"];
+const HELP: &[&str] = &[
+    "crates/walrelay/src/cli",
+    "crates/walrelay/src/commands",
+    "crates/walrelay/src/options",
+    "bench/src/",
+];
 
 /// A comment of one or more lines, with the number of its first line.
 fn comments(text: &str) -> Vec<(usize, String)> {

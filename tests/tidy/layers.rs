@@ -18,10 +18,9 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-outbox-replay"],
     &["walrelay-outbox-admin"],
     &["walrelay-consumer-rebuild"],
-    &["walrelay-command-line"],
-    &["walrelay-reports"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests", "walrelay-simulation"],
+    &["walrelay-bench-peers"],
 ];
 
 /// Crates that the tests of any crate may use.

@@ -212,7 +212,7 @@ async fn prepare(
     let old = admin::subscription(client, consumer).await?;
     let subscriber = Subscriber::connect(endpoint)?;
     let found = described(&subscriber, &old).await?;
-    refuse_beyond(since, &found)?;
+    refuse_beyond(consumer, since, &found)?;
     if since > SystemTime::now() {
         return Err(RebuildError::TimeInFuture { since });
     }
@@ -262,16 +262,16 @@ async fn take_back(successor: &ReplacementSubscription) {
 
 /// Refuses a time before the topic's retention. A new subscription reaches back only as far as its
 /// topic retains messages, regardless of the old subscription's retention.
-fn refuse_beyond(since: SystemTime, of: &Subscription) -> Result<(), RebuildError> {
-    let topic = of.topic.clone();
+fn refuse_beyond(consumer: &str, since: SystemTime, of: &Subscription) -> Result<(), RebuildError> {
+    let (consumer, topic) = (consumer.to_owned(), of.topic.clone());
     let retained = of.topic_message_retention_duration;
     let retained = retained.and_then(|retained| Duration::try_from(retained).ok());
     let Some(retention) = retained.filter(|retained| !retained.is_zero()) else {
-        return Err(RebuildError::TopicRetainsNothing { topic });
+        return Err(RebuildError::TopicRetainsNothing { consumer, topic });
     };
     let age = SystemTime::now().duration_since(since).unwrap_or_default();
     match age > retention + ROUNDING {
-        true => Err(RebuildError::TopicRetainsLess { topic, retention }),
+        true => Err(RebuildError::TopicRetainsLess { consumer, topic, retention }),
         false => Ok(()),
     }
 }

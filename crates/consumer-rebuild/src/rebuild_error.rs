@@ -63,10 +63,10 @@ pub enum RebuildError {
     TopicWithoutRows { topic: String, is_filtered: bool },
     /// A new subscription would start empty.
     #[error("topic {topic} retains no messages for new subscriptions")]
-    TopicRetainsNothing { topic: String },
+    TopicRetainsNothing { consumer: String, topic: String },
     /// The topic has dropped messages since the time.
     #[error("topic {topic} retains messages for {}", in_words(*retention))]
-    TopicRetainsLess { topic: String, retention: Duration },
+    TopicRetainsLess { consumer: String, topic: String, retention: Duration },
     /// A seek to the future would skip messages.
     #[error("{} is in the future", rfc3339(*since))]
     TimeInFuture { since: SystemTime },

@@ -4,7 +4,7 @@
 //! A run is a sequence of short transactions. The preconditions are checked before each of them,
 //! so an operation that begins during a run stops it.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::ColumnNames;
@@ -13,7 +13,7 @@ use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::{ConnectConfig, QualifiedName, SqlClient, TableAccess, connect_outbox};
 use walrelay_relay::observe::health::{Health, Phase};
-use walrelay_relay::observe::retention_metrics::RetentionMetrics;
+use walrelay_relay::observe::metrics::Metrics;
 
 use crate::archive::Archive;
 use crate::partitions::{PartitionState, add_partitions, is_partitioned, read_partition_state};
@@ -63,7 +63,7 @@ impl MaintenanceTask {
     /// Deletes old rows for as long as this future runs. Errors are logged, and the next run tries
     /// again: the relay works without retention. Ends if there is nothing to maintain: a plain table
     /// becomes a partitioned one only while the relay is stopped.
-    pub async fn run(self, health: Health, metrics: RetentionMetrics) {
+    pub async fn run(self, health: Health, metrics: Metrics) {
         loop {
             // A standby must not delete: it would compete with the relay that holds the slot.
             if !matches!(health.phase(), Phase::Streaming) {
@@ -74,7 +74,9 @@ impl MaintenanceTask {
                 Ok(Maintained::Nothing) => return,
                 Ok(Maintained::Partitions) => {}
                 Ok(Maintained::Rows(rows)) => {
-                    metrics.completed(SystemTime::now());
+                    let since_1970 =
+                        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                    metrics.last_prune_timestamp_seconds.set(since_1970.as_secs_f64());
                     tracing::info!(rows, "old rows are deleted from the outbox");
                 }
                 Err(error) => self.log_failure(&error, &metrics),
@@ -83,7 +85,7 @@ impl MaintenanceTask {
         }
     }
 
-    fn log_failure(&self, error: &ProtocolError, metrics: &RetentionMetrics) {
+    fn log_failure(&self, error: &ProtocolError, metrics: &Metrics) {
         let (error_code, next_in) = (error.code().name(), self.maintenance.every);
         let error = Chain(error);
         if self.maintenance.older_than.is_some() {
@@ -94,7 +96,7 @@ impl MaintenanceTask {
         }
     }
 
-    async fn run_once(&self, metrics: &RetentionMetrics) -> Result<Maintained, ProtocolError> {
+    async fn run_once(&self, metrics: &Metrics) -> Result<Maintained, ProtocolError> {
         let client = connect_outbox(&self.connect).await?;
         let has_partitions = self.keep_partitions(&client, metrics).await;
         let maintained = match self.maintenance.older_than {
@@ -108,7 +110,7 @@ impl MaintenanceTask {
 
     /// Creates the partitions that are needed soon, and reports the state of all tables together.
     /// Returns whether a table may have partitions.
-    async fn keep_partitions(&self, client: &SqlClient, metrics: &RetentionMetrics) -> bool {
+    async fn keep_partitions(&self, client: &SqlClient, metrics: &Metrics) -> bool {
         let mut has_partitions = false;
         let mut default_rows = 0;
         let mut ready_until: Option<f64> = None;
@@ -134,7 +136,7 @@ impl MaintenanceTask {
         }
         metrics.default_partition_rows.set(default_rows);
         if let Some(until) = ready_until {
-            metrics.partitions_end_seconds.set(until);
+            metrics.partitions_end_timestamp_seconds.set(until);
         }
         has_partitions
     }
@@ -143,7 +145,7 @@ impl MaintenanceTask {
         &self,
         client: &SqlClient,
         older_than: Duration,
-        metrics: &RetentionMetrics,
+        metrics: &Metrics,
     ) -> Result<u64, ProtocolError> {
         let order = PruneOrder {
             outbox: &self.outbox,

@@ -2,7 +2,7 @@
 //!
 //! Every statement in the source names these objects as `public.app_…`. The text of a statement is
 //! adapted once, before a name or a condition of the user is written into it. Text of the user is
-//! therefore never changed. Decision record: docs/decisions/2026-11-25-schema.md.
+//! therefore never changed. Decision record: docs/decisions/sql-and-schema.md.
 
 use std::borrow::Cow;
 use std::fmt;

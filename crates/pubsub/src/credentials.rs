@@ -1,6 +1,7 @@
 //! The authentication headers, cached so that a request costs only a copy.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -71,8 +72,7 @@ impl GoogleTokens {
         let waited = TOKEN_TIMEOUT.as_secs();
         let answer = timeout(TOKEN_TIMEOUT, self.0.access_token()).await;
         let answer = answer.map_err(|_| failed(format!("no access token within {waited} s")))?;
-        // Shows only the library's own text, because its sources may quote the answer.
-        answer.map(|token| token.token).map_err(|error| failed(error.to_string()))
+        answer.map(|token| token.token).map_err(|error| failed(reason(&error)))
     }
 }
 
@@ -242,14 +242,80 @@ fn too_late() -> PublishFailure {
     classify(Code::Unavailable, format!("no access token within {waited} s"))
 }
 
-/// Shows only the library's own text, because its sources may quote the token endpoint's answer.
 fn refused(error: &CredentialsError) -> PublishFailure {
     let code = if error.is_transient() { Code::Unavailable } else { Code::Unauthenticated };
-    classify(code, format!("no access token: {error}"))
+    classify(code, format!("no access token: {}", reason(error)))
+}
+
+/// Shows only the library's own text, because its sources may quote the token endpoint's answer. For
+/// a failure that may pass, the library's text says nothing else.
+fn reason(error: &CredentialsError) -> String {
+    match error.is_transient() {
+        true => "nobody gives one at the moment".to_owned(),
+        false => error.to_string(),
+    }
+}
+
+/// Describes where the application default credentials were looked for.
+pub(crate) fn searched() -> String {
+    let variable = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+    let of_gcloud = variable("HOME")
+        .map(|home| home.join(".config/gcloud/application_default_credentials.json"))
+        .map(|path| (path.exists(), path));
+    describe_search(variable("GOOGLE_APPLICATION_CREDENTIALS"), of_gcloud)
+}
+
+/// The file that a variable names, and whether gcloud's own file exists.
+fn describe_search(named: Option<PathBuf>, of_gcloud: Option<(bool, PathBuf)>) -> String {
+    match (named, of_gcloud) {
+        (Some(path), _) => {
+            format!("GOOGLE_APPLICATION_CREDENTIALS names {}", path.display())
+        }
+        (None, Some((true, path))) => format!("they are in {}", path.display()),
+        (None, of_gcloud) => {
+            let file = of_gcloud.map_or_else(
+                || "HOME is not set".to_owned(),
+                |(_, path)| format!("{} does not exist", path.display()),
+            );
+            format!(
+                "GOOGLE_APPLICATION_CREDENTIALS is not set, {file}, and no metadata server of \
+                 Google Cloud answers"
+            )
+        }
+    }
 }
 
 impl fmt::Debug for RequestHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestHeaders").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_where_credentials_were_looked_for() {
+        let path = PathBuf::from;
+        let cases = [
+            (Some(path("/k.json")), None, "GOOGLE_APPLICATION_CREDENTIALS names /k.json"),
+            (None, Some((true, path("/h/adc.json"))), "they are in /h/adc.json"),
+            (
+                None,
+                Some((false, path("/h/adc.json"))),
+                "GOOGLE_APPLICATION_CREDENTIALS is not set, /h/adc.json does not exist, and no \
+                 metadata server of Google Cloud answers",
+            ),
+            (
+                None,
+                None,
+                "GOOGLE_APPLICATION_CREDENTIALS is not set, HOME is not set, and no metadata \
+                 server of Google Cloud answers",
+            ),
+        ];
+        for (named, of_gcloud, expected) in cases {
+            assert_eq!(describe_search(named, of_gcloud), expected);
+        }
     }
 }

@@ -27,10 +27,7 @@ pub enum PubsubError {
         problem: &'static str,
     },
     /// No usable credentials were found.
-    #[error(
-        "no usable Google Cloud credentials; attach a service account, or set \
-         GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`"
-    )]
+    #[error("no usable Google Cloud credentials")]
     Credentials(#[source] Box<dyn Error + Send + Sync>),
     /// The machine has no certificate authorities, so the token request would trust no server.
     #[error(

@@ -19,7 +19,7 @@ use walrelay_core::{CallCode, Message, Topic};
 use crate::classify::classify;
 use crate::config::PublisherConfig;
 use crate::credentials::{
-    MakeCredentials, Renewal, RequestHeaders, TokenNumber, application_default,
+    MakeCredentials, Renewal, RequestHeaders, TokenNumber, application_default, searched,
 };
 use crate::dialer::Dialer;
 use crate::error::PubsubError;
@@ -109,13 +109,18 @@ impl GrpcPublisher {
     /// No token arrived within half a minute, or the credentials are refused. An emulator needs none.
     pub async fn authenticate(&self) -> Result<(), PubsubError> {
         let until = Instant::now() + FIRST_TOKEN_TIMEOUT;
+        let mut is_first = true;
         loop {
             let Err(failure) = self.client.headers.get().await else { return Ok(()) };
             let may_pass = failure.code == CallCode::Unavailable.into();
             if !may_pass || Instant::now() >= until {
-                return Err(PubsubError::Credentials(failure.message.into()));
+                let text = format!("{}; {}", failure.message, searched());
+                return Err(PubsubError::Credentials(text.into()));
             }
-            tracing::warn!(error = %failure.message, "no access token yet; trying again");
+            if std::mem::take(&mut is_first) {
+                let seconds = FIRST_TOKEN_TIMEOUT.as_secs();
+                tracing::warn!(searched = %searched(), "no access token yet; trying for {seconds} s");
+            }
             sleep(FIRST_TOKEN_PAUSE).await;
         }
     }

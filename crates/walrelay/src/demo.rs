@@ -6,7 +6,7 @@ mod producer;
 mod projection;
 mod subscriber;
 
-pub use ledger::{Ledger, Sum};
-pub use producer::{CREATE_ORDERS, produce};
-pub use projection::{Comparison, ReadModel};
-pub use subscriber::subscribe;
+pub(crate) use ledger::Ledger;
+pub(crate) use producer::{CREATE_ORDERS, ProducedRows, produce};
+pub(crate) use projection::{Comparison, ReadModel};
+pub(crate) use subscriber::{DemoOutput, subscribe};

@@ -1,19 +1,25 @@
 //! Standard output: the results of a command, and nothing else.
 
+pub(crate) mod colour;
+pub(crate) mod exact_json;
+pub(crate) mod json;
+pub(crate) mod table;
+pub(crate) mod text;
+
 use std::borrow::Cow;
 use std::future::pending;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::output::colour::{COLOURS, ColourMode};
+use crate::output::json::json_text;
+use crate::output::text::shortened;
 use serde::Serialize;
 use terminal_size::{Height, Width, terminal_size_of};
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
-use walrelay_command_line::config::OutputFormat;
-use walrelay_reports::colour::{COLOURS, ColourMode};
-use walrelay_reports::error::Error;
-use walrelay_reports::json::json_text;
-use walrelay_reports::text::shortened;
 
 /// Prints the result of a command. A closed reader, such as `head`, is no error.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
@@ -163,7 +169,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 mod tests {
     use std::task::Poll;
 
-    use walrelay_reports::colour::Tone;
+    use crate::output::colour::Tone;
 
     use super::*;
 

@@ -10,14 +10,14 @@ use walrelay_relay::stream::publisher::Publisher;
 
 /// A publisher that creates a span for each request.
 #[derive(Debug, Clone)]
-pub struct Traced<P> {
+pub(crate) struct Traced<P> {
     publisher: P,
     spans: Option<Spans>,
 }
 
 impl<P> Traced<P> {
     /// Wraps a publisher. Without `spans` it adds no work.
-    pub fn new(publisher: P, spans: Option<Spans>) -> Self {
+    pub(crate) fn new(publisher: P, spans: Option<Spans>) -> Self {
         Self { publisher, spans }
     }
 }
@@ -43,7 +43,7 @@ impl<P: Publisher> Publisher for Traced<P> {
 
 /// Creates a span for each transaction of a consumer.
 #[derive(Debug)]
-pub struct TransactionTracer(pub Spans);
+pub(crate) struct TransactionTracer(pub Spans);
 
 impl Tracer for TransactionTracer {
     fn begin(&self, subscription: &str, events: &[Arc<Event>]) -> Option<TraceEnd> {

@@ -11,6 +11,9 @@ use std::io::{self, IsTerminal, Write as _};
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 
+use crate::config::{LogConfig, LogFormat};
+use crate::error::Error;
+use crate::error::explain::with_shard;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -22,17 +25,14 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
-use walrelay_command_line::config::{LogConfig, LogFormat};
 use walrelay_errors::{Chain, Coded, Exit};
 use walrelay_outbox_store::Shard;
-use walrelay_reports::error::Error;
-use walrelay_reports::explain::with_shard;
 
 /// The format of this process, once [`start`] was called.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
 /// Installs the subscriber of this process. A second call changes nothing.
-pub fn start(config: &LogConfig) {
+pub(crate) fn start(config: &LogConfig) {
     let filter = targets(&config.filter);
     let terminal = io::stderr().is_terminal();
     let format = config.format.unwrap_or(match terminal {
@@ -70,12 +70,12 @@ fn targets(filter: &str) -> Targets {
 static SHARD: OnceLock<Shard> = OnceLock::new();
 
 /// Sets the shard that the printed commands name.
-pub fn set_shard(shard: Shard) {
+pub(crate) fn set_shard(shard: Shard) {
     SHARD.get_or_init(|| shard);
 }
 
 /// Reports the error that ends the process: as plain text, or as a line of the JSON log.
-pub fn report_error(error: &Error) {
+pub(crate) fn report_error(error: &Error) {
     let shard = SHARD.get().copied().unwrap_or(Shard::WHOLE);
     if FORMAT.get() != Some(&LogFormat::Json) {
         let code = error.code().name();
@@ -90,7 +90,7 @@ pub fn report_error(error: &Error) {
 }
 
 /// Writes one line about a panic, with its place.
-pub fn report_panic(panic: &PanicHookInfo<'_>) {
+pub(crate) fn report_panic(panic: &PanicHookInfo<'_>) {
     let what = panic.payload_as_str().unwrap_or("panic");
     let location = panic.location().map(ToString::to_string).unwrap_or_default();
     if tracing::dispatcher::has_been_set() {
@@ -107,7 +107,7 @@ fn write_plainly(text: &str) {
 
 /// One JSON object per line, in the field names of Cloud Logging's structured logs.
 #[derive(Debug, Clone, Copy)]
-pub struct CloudLogging;
+pub(crate) struct CloudLogging;
 
 impl<S, N> FormatEvent<S, N> for CloudLogging
 where
@@ -159,7 +159,7 @@ fn severity(level: Level) -> &'static str {
 
 /// Stores a span's fields as one JSON object, until an event inside the span needs them.
 #[derive(Debug, Clone, Copy)]
-pub struct JsonFields;
+pub(crate) struct JsonFields;
 
 impl<'w> FormatFields<'w> for JsonFields {
     fn format_fields<R: RecordFields>(&self, mut writer: Writer<'w>, fields: R) -> fmt::Result {
@@ -316,10 +316,8 @@ mod tests {
 
     #[test]
     fn an_error_is_logged_with_its_causes() {
-        let error = walrelay_reports::error::Error::File {
-            path: "x".into(),
-            source: io::Error::other("gone"),
-        };
+        let error =
+            crate::error::Error::File { path: "x".into(), source: io::Error::other("gone") };
         let lines = lines_of(|| {
             tracing::error!(error = &error as &dyn std::error::Error, "stopped");
         });

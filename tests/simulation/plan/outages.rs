@@ -1,5 +1,7 @@
 //! Intermittent outages, and outages of one topic. No row may die of them.
 
+use std::time::Duration;
+
 use walrelay_core::{FailureClass, OnDead, WalBudgetLimit};
 
 use super::{Action, Plan, Scope, ms};
@@ -40,15 +42,20 @@ impl Plan {
         plan
     }
 
-    /// One topic of two refuses every row as invalid for a minute, as if its schema had changed,
-    /// while the other topic flows.
-    pub(crate) fn topic_that_refuses_every_row(seed: u64) -> Self {
+    /// One topic of two refuses every row as invalid for the time of 600 commits, as if its schema
+    /// had changed, while the other topic flows.
+    pub(crate) fn topic_that_refuses_every_row(seed: u64, commits_apart: Duration) -> Self {
         let class = FailureClass::Row;
-        let invalid = Action::InjectFailure { scope: Scope::Topic, class, time: ms(60_000) };
-        let mut timeline = vec![(1_000, invalid)];
-        timeline.extend((0..700).map(|tenth| (tenth * 100, Action::Commit { rows: vec![4] })));
-        timeline.push((69_000, Action::ExpectNoneDead));
+        let invalid =
+            Action::InjectFailure { scope: Scope::Topic, class, time: 600 * commits_apart };
+        let apart = u64::try_from(commits_apart.as_millis()).expect("a time of the simulation");
+        let mut timeline = vec![(10 * apart, invalid)];
+        let commit = |number| (number * apart, Action::Commit { rows: vec![4] });
+        timeline.extend((0..700).map(commit));
+        timeline.push((690 * apart, Action::ExpectNoneDead));
         let mut plan = Self::calm(timeline);
+        // A topic is known to be at fault after 20 refusals, each within this time of the next.
+        plan.lanes.park_after = plan.lanes.park_after.max(20 * commits_apart);
         plan.lanes.on_dead = [OnDead::Continue, OnDead::Hold][usize::from(seed % 2 == 1)];
         plan.rows.topics = 2;
         // With `Hold`, only the first row of a key is tried.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use walrelay_core::{Random, WalBudgetLimit};
 use walrelay_outbox_replay::RecoveryCursor;
 use walrelay_outbox_replay::recovery::{
@@ -31,6 +31,9 @@ use crate::world::locked;
 /// The number of processes that may be killed. Later ones run to the end.
 const KILLED_MAX: u64 = 6;
 const PROCESSES_MAX: u64 = 20;
+
+/// The longest time of a process, in virtual time.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The outcome of a run.
 pub(super) struct Outcome {
@@ -60,6 +63,7 @@ impl Processes {
                 () = steps.dies.notified() => {}
                 () = self.world.write_beside() => {}
                 () = self.recover(process) => {}
+                () = sleep(PATIENCE) => judge.find(Fault::Unfinished, "a process"),
             }
             self.world.report_recorded();
             judge.process_gone();
@@ -111,10 +115,11 @@ impl Processes {
         settings.until = Until::CaughtUp;
         let topic = TopicOf { world: Arc::clone(&self.world), commit_lsn: 0 };
         let ended = self.slot_supervisor(&settings, topic, (PROCESSES_MAX + 1, u64::MAX));
-        match ended.run(&Shutdown::new()).await {
-            Ok(Some(StopReason::CaughtUp)) => {}
-            Ok(Some(StopReason::Stopped) | None) => judge.find(Fault::GaveUp, "stopped"),
-            Err(error) => judge.find(Fault::GaveUp, story_of(&error)),
+        match timeout(PATIENCE, ended.run(&Shutdown::new())).await {
+            Ok(Ok(Some(StopReason::CaughtUp))) => {}
+            Ok(Ok(Some(StopReason::Stopped) | None)) => judge.find(Fault::GaveUp, "stopped"),
+            Ok(Err(error)) => judge.find(Fault::GaveUp, story_of(&error)),
+            Err(_) => judge.find(Fault::Unfinished, "the rows of the slot"),
         }
         self.world.report_recorded();
     }

@@ -3,7 +3,7 @@
 //!
 //! Once another row of the topic is stored, the refused rows are dead. If the topic refuses many
 //! rows in a row, an operator has to act: the refused rows go back in front of their keys and are
-//! retried. Without further evidence a row is dead after a moment.
+//! retried. Without further evidence a row is dead after `--park-after`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -26,8 +26,7 @@ impl Lanes {
         failure: PublishFailure,
         now: Instant,
     ) -> PublishFailure {
-        // Without dispatch state, nobody could discard an invalid row that waits.
-        if !is_invalid_row(&failure) || self.policy.park_after >= LanePolicy::NEVER_PARKS {
+        if !self.is_undecided(&failure) {
             return failure;
         }
         let is_alone = batch.rows.len() == 1;
@@ -40,7 +39,7 @@ impl Lanes {
     /// Notes a refusal, after [`judge`](Self::judge). A single row that is refused as invalid
     /// becomes dead later.
     pub fn refused_or_undecided(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
-        if is_invalid_row(failure) && batch.rows.len() == 1 {
+        if self.is_undecided(failure) && batch.rows.len() == 1 {
             return self.hold_undecided(batch, failure, now);
         }
         let (topic, ordering_key) = (Topic::clone(batch.topic()), Box::from(batch.ordering_key()));
@@ -62,9 +61,7 @@ impl Lanes {
             Some(row) => (Held::PassedOver(row), true),
             None => (Held::Batch(batch), false),
         };
-        let of_topic = self.undecided.entry(topic).or_insert_with(|| UndecidedRows::new(now));
-        let latest = of_topic.first + UndecidedRows::LONGEST;
-        of_topic.dead_at = latest.min(now + UndecidedRows::QUIET);
+        let of_topic = self.undecided_of(topic, now);
         of_topic.rows.push(Undecided { row, failure: failure.clone() });
         if goes_on {
             self.table[id].rest();
@@ -72,6 +69,23 @@ impl Lanes {
             self.after_reply(id, now);
         }
         self.debug_check(id);
+    }
+
+    /// The undecided rows of a topic that has refused one more row just now.
+    fn undecided_of(&mut self, topic: Topic, now: Instant) -> &mut UndecidedRows {
+        let dead_at = now + self.policy.park_after.min(UndecidedRows::QUIET_MAX);
+        let nothing = || UndecidedRows { rows: Vec::new(), dead_at };
+        let of_topic = self.undecided.entry(topic).or_insert_with(nothing);
+        of_topic.dead_at = dead_at;
+        of_topic
+    }
+
+    /// Whether the row or its topic may be at fault. Rows over a limit that is checked here are dead
+    /// at once. So are all rows without dispatch state, where nobody could discard a row that waits.
+    fn is_undecided(&self, failure: &PublishFailure) -> bool {
+        failure.class == FailureClass::Row
+            && matches!(failure.code, FailureCode::Call(_))
+            && self.policy.park_after < LanePolicy::NEVER_PARKS
     }
 
     /// The time at which the next undecided row is dead.
@@ -194,19 +208,11 @@ impl Lanes {
         }
         if lane.state == State::Out {
             // The reply for the later rows decides.
-            let of_topic = self.undecided.entry(Topic::clone(topic));
-            let of_topic = of_topic.or_insert_with(|| UndecidedRows::new(now));
-            return of_topic.rows.extend(rows);
+            return self.undecided_of(Topic::clone(topic), now).rows.extend(rows);
         }
         let rows: VecDeque<Row> = rows.into_iter().filter_map(Undecided::into_row).collect();
         self.table[id].refusals.careful = Some(1);
         self.retry_live_later(id, rows, failure, now);
         self.debug_check(id);
     }
-}
-
-/// Whether Pub/Sub answered that the row is invalid. Rows over a limit that is checked here are
-/// dead at once.
-fn is_invalid_row(failure: &PublishFailure) -> bool {
-    failure.class == FailureClass::Row && matches!(failure.code, FailureCode::Call(_))
 }

@@ -10,23 +10,15 @@ use crate::lanes::lane::{Batch, Row};
 #[derive(Debug)]
 pub(crate) struct UndecidedRows {
     pub(crate) rows: Vec<Undecided>,
-    /// The time of the first refusal.
-    pub(crate) first: Instant,
-    /// The time at which the rows are dead without further evidence.
+    /// The time at which the rows are dead without further evidence: `--park-after` after the last
+    /// refusal of the topic.
     pub(crate) dead_at: Instant,
 }
 
 impl UndecidedRows {
-    /// The time after the last refusal of a topic after which its refused rows are dead without
-    /// further evidence.
-    pub(crate) const QUIET: Duration = Duration::from_secs(2);
-
-    /// The longest time for which a refused row is undecided.
-    pub(crate) const LONGEST: Duration = Duration::from_secs(30);
-
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { rows: Vec::new(), first: now, dead_at: now + Self::LONGEST }
-    }
+    /// The longest time without a refusal of the topic. A row of dispatch state is decided before
+    /// its claim ends.
+    pub(crate) const QUIET_MAX: Duration = Duration::from_secs(30);
 }
 
 #[derive(Debug)]

@@ -24,15 +24,24 @@ impl UnfinishedRebuild {
         })
     }
 
-    /// Returns the state of the rebuild and the next step, for a person.
+    /// The next step of a person.
+    pub const NEXT_STEP: &str = "run the same rebuild again to finish it, or cancel it";
+
+    /// Returns the state of the rebuild.
     #[must_use]
-    pub fn report(&self) -> String {
+    pub fn state(&self) -> String {
         let Self { generation, schema, seconds } = self;
         let minutes = (seconds / 60.0).floor();
         format!(
             "a rebuild began {minutes} min ago and is not finished: schema {schema} has a part of generation {generation}, \
-             and the live read model is untouched; run the same rebuild again to finish it, or cancel it"
+             and the live read model is untouched"
         )
+    }
+
+    /// Returns the state of the rebuild and the next step.
+    #[must_use]
+    pub fn report(&self) -> String {
+        format!("{}; {}", self.state(), Self::NEXT_STEP)
     }
 }
 

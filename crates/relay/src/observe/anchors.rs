@@ -4,7 +4,7 @@ use walrelay_errors::Code;
 use walrelay_outbox_store::{AnchorStatus, Reason, ReasonKind};
 use walrelay_pg_replication::SlotState;
 
-use crate::observe::health::Health;
+use crate::observe::health::{Health, Problem};
 use crate::observe::metrics::Metrics;
 
 /// The alarm threshold: the bytes of WAL until an anchor or the slot is lost, if the server's limit
@@ -14,7 +14,10 @@ const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
 /// Reports each anchor to the metrics. Anchors that may be lost soon make the relay not ready.
 pub(super) fn observe(anchors: &[AnchorStatus], metrics: &Metrics, health: &Health) {
     metrics.set_anchors(anchors);
-    health.set_anchors_at_risk(anchors.iter().filter_map(risk_of).collect());
+    let at_risk = anchors
+        .iter()
+        .filter_map(|it| Some((Problem::AnchorAtRisk(it.name.clone()), risk_of(it)?)));
+    health.replace(|it| matches!(it, Problem::AnchorAtRisk(_)), at_risk);
 }
 
 /// Returns the reason why the slot may be lost soon.

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::Lsn;
 use tokio::sync::Notify;
-use walrelay_core::{FailureCode, Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
+use walrelay_core::{FailureCode, Heartbeat, HeavyKey, Topic};
 use walrelay_outbox_store::{Condition, Reason, ReasonKind};
 use walrelay_pubsub::code_of_failure;
 
-use crate::observe::publish_availability::Service;
-use crate::observe::report::{RelayReport, ServiceReport, SlotReport, WalBudgetReport};
-use crate::observe::server_reasons::ServerReasons;
+use crate::observe::report::{RelayReport, ServiceReport, SlotReport};
+use crate::observe::retained_wal::RetainedWalStatus;
 
 /// The maximum number of topics whose problem is stored. Topics come from rows, so their number is
 /// unbounded. The first hundred are enough for an operator.
@@ -109,23 +108,68 @@ struct Shared {
     news: Notify,
 }
 
+/// A problem that makes the relay not ready. Each has one reason at a time. The order is that of
+/// `/readyz`, and the first ones are in the relay's own row.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Problem {
+    /// The server cannot send the row after this position of the stream. It ends when more is
+    /// settled.
+    Unsendable(Lsn),
+    /// A command to dispatch state fails, or has no answer.
+    Store(&'static str),
+    /// The server does not send its WAL.
+    Unsent,
+    /// Commits wait for a synchronous standby.
+    CommitsWait,
+    /// Sessions end one after the other at this settled position. It ends when more is settled.
+    BrokenOff(Lsn),
+    /// The slot may be lost soon.
+    SlotAtRisk,
+    /// This anchor may be lost soon.
+    AnchorAtRisk(String),
+    /// An outbox table has rows that are never published.
+    Unpublished,
+    /// Rows are pending, and Pub/Sub stores nothing.
+    Outage,
+    /// More WAL is retained than the budget.
+    WalBudget,
+}
+
+impl Problem {
+    /// Whether this is a problem of the session's connections. Another session has others.
+    const fn is_of_session(&self) -> bool {
+        matches!(self, Self::Store(_) | Self::Unsent | Self::CommitsWait)
+    }
+
+    /// Whether other processes read this problem in the server's catalogs themselves.
+    const fn is_in_catalogs(&self) -> bool {
+        matches!(self, Self::SlotAtRisk | Self::AnchorAtRisk(_))
+    }
+
+    /// Whether this is a measurement, which is outdated while nothing streams.
+    const fn is_measured(&self) -> bool {
+        self.is_of_session()
+            || self.is_in_catalogs()
+            || matches!(self, Self::BrokenOff(_) | Self::WalBudget)
+    }
+
+    /// Whether a settled position ends the problem.
+    fn is_passed(&self, settled: Lsn) -> bool {
+        matches!(self, Self::Unsendable(after) | Self::BrokenOff(after) if settled > *after)
+    }
+}
+
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    operator_problems: BTreeMap<Topic, OperatorProblem>,
-    slot_at_risk: Option<Reason>,
-    anchors_at_risk: Vec<Reason>,
-    /// The error about an unsendable row. A settled position beyond the LSN proves that the row was
-    /// sent.
-    unsendable: Option<(Lsn, Reason)>,
     operation: Option<Operation>,
-    outage: Option<String>,
-    /// Why an outbox table has rows that are never published.
-    unpublished: Option<Reason>,
-    /// The dispatch commands whose last attempt failed, with the reason.
-    store_failures: BTreeMap<&'static str, Reason>,
-    server_reasons: ServerReasons,
-    log: Option<RetainedWalStatus>,
+    problems: BTreeMap<Problem, Reason>,
+    refusing_topics: BTreeMap<Topic, TopicRefusal>,
+    /// The settled position, through all sessions.
+    settled: Lsn,
+    /// The settled position at the end of the last session that the server ended.
+    broken_off_at: Option<Lsn>,
+    retained_wal: Option<RetainedWalStatus>,
     report: Option<SlotReport>,
     published_per_second: Option<f64>,
     heavy_keys: Vec<HeavyKey>,
@@ -136,30 +180,34 @@ struct State {
 }
 
 impl State {
-    /// Returns the condition: the facts that only the relay knows. Other processes read the
-    /// server's catalogs themselves. Constantly changing numbers are left out, because each change
-    /// would be news.
+    /// Returns the condition: the facts that only the relay knows. Constantly changing numbers are
+    /// left out, because each change would be news.
     fn condition(&self) -> Condition {
         let ending = matches!(self.phase, Phase::Ending { .. });
         let ending = ending.then(|| Reason::new(ReasonKind::Phase, ENDING));
-        let held = self.log.as_ref().and_then(RetainedWalStatus::short_reason);
-        let unsendable = self.unsendable.iter().map(|(_, why)| why.clone());
-        let reasons = unsendable.chain(self.store_failures.values().cloned()).chain(ending);
-        let reasons = reasons.chain(self.server_reasons.all()).chain(self.unpublished.clone());
-        let reasons = reasons.chain(self.outage_reason()).chain(held);
-        Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
-    }
-
-    fn outage_reason(&self) -> Option<Reason> {
-        self.outage.as_ref().map(|outage| Reason::new(ReasonKind::Outage, outage))
+        let problems = self.problems.iter().filter(|(problem, _)| !problem.is_in_catalogs());
+        let problems = problems.map(|(_, reason)| reason.clone());
+        let reasons = problems.chain(ending).chain(self.topic_problems());
+        Condition::new(self.phase.name(), distinct(reasons).into_iter())
     }
 
     fn topic_problems(&self) -> impl Iterator<Item = Reason> {
-        self.operator_problems.iter().map(|(topic, it)| {
+        self.refusing_topics.iter().map(|(topic, it)| {
             let reason = Reason::new(ReasonKind::TopicRefused, &**topic).about(&**topic);
             reason.with_fix(&it.fix).with_code(code_of_failure(it.code).name())
         })
     }
+}
+
+/// Returns each reason once. Several commands can fail for the same reason.
+fn distinct(reasons: impl Iterator<Item = Reason>) -> Vec<Reason> {
+    let mut distinct = Vec::new();
+    for reason in reasons {
+        if !distinct.contains(&reason) {
+            distinct.push(reason);
+        }
+    }
+    distinct
 }
 
 /// The noted condition of a session that waits for replies to Publish calls of the previous
@@ -168,8 +216,8 @@ const ENDING: &str = "publish calls of the session before have no answer yet; no
      until they have one or time out";
 
 /// The reason why a topic refuses messages until an operator acts.
-#[derive(Debug)]
-struct OperatorProblem {
+#[derive(Debug, PartialEq, Eq)]
+struct TopicRefusal {
     code: FailureCode,
     fix: String,
 }
@@ -198,16 +246,12 @@ impl Health {
             pulse: Heartbeat::new(Instant::now()),
             state: Mutex::new(State {
                 phase: Phase::Starting,
-                operator_problems: BTreeMap::new(),
-                slot_at_risk: None,
-                anchors_at_risk: Vec::new(),
-                unsendable: None,
                 operation: None,
-                outage: None,
-                unpublished: None,
-                store_failures: BTreeMap::new(),
-                server_reasons: ServerReasons::new(),
-                log: None,
+                problems: BTreeMap::new(),
+                refusing_topics: BTreeMap::new(),
+                settled: Lsn::ZERO,
+                broken_off_at: None,
+                retained_wal: None,
                 report: None,
                 published_per_second: None,
                 heavy_keys: Vec::new(),
@@ -233,31 +277,58 @@ impl Health {
     /// Sets the phase of the relay.
     pub fn set_phase(&self, phase: Phase) {
         self.beat();
-        self.change(|state| state.phase = phase);
+        let mut state = self.state();
+        state.phase = phase;
+        self.changed(state);
     }
 
     /// Records that another relay holds the slot. Nothing is in flight here, and the other relay
     /// reports the state of the slot.
     pub fn stand_by(&self, holder: String) {
         self.progress();
-        self.change(|state| state.store_failures.clear());
-        self.change_server_reasons(ServerReasons::clear);
-        self.set_slot_at_risk(None);
-        self.set_anchors_at_risk(Vec::new());
+        self.forget_measurements();
         self.set_phase(Phase::Standby { holder });
     }
 
-    /// Records that the relay waits for a condition that another command ends. The findings of the
-    /// last session are outdated, because nothing measures them meanwhile.
+    /// Records that the relay waits for a condition that another command ends.
     pub fn wait_for(&self, reason: Reason) {
-        self.change(|state| {
-            state.store_failures.clear();
-            state.server_reasons.stalls.clear();
-            state.log = None;
-        });
-        self.set_slot_at_risk(None);
-        self.set_anchors_at_risk(Vec::new());
+        self.forget_measurements();
         self.set_phase(Phase::Waiting { reason });
+    }
+
+    /// Forgets the findings of the last session, because nothing measures them meanwhile.
+    fn forget_measurements(&self) {
+        self.replace(Problem::is_measured, None);
+        self.state().retained_wal = None;
+    }
+
+    /// Sets the reason of a problem, or ends it. Returns whether this is a change.
+    pub fn set(&self, problem: Problem, reason: Option<Reason>) -> bool {
+        let is_it = |other: &Problem| *other == problem;
+        self.replace(is_it, reason.map(|reason| (problem.clone(), reason)))
+    }
+
+    /// Ends some problems, and begins others. Returns whether this is a change.
+    pub fn replace(
+        &self,
+        ends: impl Fn(&Problem) -> bool,
+        begin: impl IntoIterator<Item = (Problem, Reason)>,
+    ) -> bool {
+        let begin: BTreeMap<Problem, Reason> = begin.into_iter().collect();
+        let mut state = self.state();
+        if state.problems.iter().filter(|(problem, _)| ends(problem)).eq(&begin) {
+            return false;
+        }
+        state.problems.retain(|problem, _| !ends(problem));
+        state.problems.extend(begin);
+        self.changed(state);
+        true
+    }
+
+    /// Returns whether there is such a problem.
+    #[must_use]
+    pub fn has(&self, problem: &Problem) -> bool {
+        self.state().problems.contains_key(problem)
     }
 
     /// Returns the current phase.
@@ -268,111 +339,59 @@ impl Health {
 
     /// Records that a topic refuses messages with `code` until an operator applies the `fix`.
     pub fn operator_problem(&self, topic: &Topic, code: FailureCode, fix: impl Into<String>) {
-        let fix = fix.into();
-        self.change(|State { operator_problems: problems, .. }| {
-            if problems.len() < PROBLEMS_MAX || problems.contains_key(topic) {
-                problems.insert(Arc::clone(topic), OperatorProblem { code, fix });
-            }
-        });
+        let refusal = TopicRefusal { code, fix: fix.into() };
+        let mut state = self.state();
+        let topics = &mut state.refusing_topics;
+        let known = topics.get(topic);
+        if known == Some(&refusal) || known.is_none() && topics.len() == PROBLEMS_MAX {
+            return;
+        }
+        topics.insert(Arc::clone(topic), refusal);
+        self.changed(state);
     }
 
     /// Returns the topics that currently refuse messages until an operator acts, with the code.
     #[must_use]
     pub fn refused_topics(&self) -> Vec<(Topic, FailureCode)> {
         let state = self.state();
-        let problems = state.operator_problems.iter();
-        problems.map(|(topic, problem)| (Arc::clone(topic), problem.code)).collect()
+        let topics = state.refusing_topics.iter();
+        topics.map(|(topic, refusal)| (Arc::clone(topic), refusal.code)).collect()
     }
 
     /// Records that a topic accepts messages again.
     pub fn operator_cleared(&self, topic: &Topic) {
-        self.change(|state| drop(state.operator_problems.remove(topic)));
+        let mut state = self.state();
+        if state.refusing_topics.remove(topic).is_some() {
+            self.changed(state);
+        }
     }
 
     /// Returns whether a topic refuses messages, as this session or an earlier one found out.
     #[must_use]
     pub fn has_operator_problems(&self) -> bool {
-        !self.state().operator_problems.is_empty()
+        !self.state().refusing_topics.is_empty()
     }
 
     /// Removes the problems of all other topics: only these topics have pending rows.
     pub fn keep_operator_problems(&self, topics: &BTreeSet<Topic>) {
-        self.change(|state| state.operator_problems.retain(|topic, _| topics.contains(topic)));
-    }
-
-    /// Sets the description of an outage: rows are pending and nothing is stored. `None` ends the
-    /// outage.
-    pub fn set_outage(&self, outage: Option<String>) {
-        self.change(|state| state.outage = outage);
-    }
-
-    /// Sets the reason why an outbox table has rows that are never published. Returns whether it
-    /// differs from the last one.
-    pub fn set_unpublished(&self, reason: Option<Reason>) -> bool {
-        if self.state().unpublished == reason {
-            return false;
+        let mut state = self.state();
+        let before = state.refusing_topics.len();
+        state.refusing_topics.retain(|topic, _| topics.contains(topic));
+        if state.refusing_topics.len() < before {
+            self.changed(state);
         }
-        self.change(|state| state.unpublished = reason);
-        true
-    }
-
-    /// Changes the reasons of the server.
-    pub(super) fn change_server_reasons(&self, how: impl FnOnce(&mut ServerReasons)) {
-        self.change(|state| how(&mut state.server_reasons));
     }
 
     /// Sets the last measurement of retained WAL.
-    pub fn set_retained_wal(&self, log: RetainedWalStatus) {
-        self.change(|state| state.log = Some(log));
-    }
-
-    /// Returns whether Pub/Sub stored anything at the last check.
-    #[must_use]
-    pub fn service(&self) -> Service {
-        match self.state().outage {
-            Some(_) => Service::Down,
-            None => Service::Up,
-        }
-    }
-
-    /// Sets the reason why the slot may be lost soon. `None` means that the slot is safe.
-    pub fn set_slot_at_risk(&self, risk: Option<Reason>) {
-        self.state().slot_at_risk = risk;
-    }
-
-    /// Sets the anchors that may be lost soon, with the commands to keep or drop them.
-    pub fn set_anchors_at_risk(&self, risks: Vec<Reason>) {
-        self.state().anchors_at_risk = risks;
-    }
-
-    /// Records that a dispatch command failed. Rows do not flow normally until the command succeeds
-    /// again.
-    pub fn store_failed(&self, command: &'static str, why: Reason) {
-        self.change(|state| drop(state.store_failures.insert(command, why)));
-    }
-
-    /// Records that a dispatch command has no answer for long. The error of its last attempt says
-    /// more, and stays.
-    pub fn store_silent(&self, command: &'static str, why: Reason) {
-        self.change(|state| {
-            state.store_failures.entry(command).or_insert(why);
-        });
-    }
-
-    /// Records that a dispatch command succeeded.
-    pub fn store_worked(&self, command: &'static str) {
-        if self.state().store_failures.contains_key(command) {
-            self.change(|state| drop(state.store_failures.remove(command)));
-        }
+    pub fn set_retained_wal(&self, measured: RetainedWalStatus) {
+        self.state().retained_wal = Some(measured);
+        self.set(Problem::WalBudget, measured.short_reason());
     }
 
     /// Starts a session: no failure of its dispatch state is known, and no condition is noted.
     pub fn start_condition_notes(&self) {
         self.state().noted = None;
-        self.change(|state| {
-            state.store_failures.clear();
-            state.server_reasons.stalls.clear();
-        });
+        self.replace(Problem::is_of_session, None);
         self.0.has_condition_change.store(true, Ordering::Release);
     }
 
@@ -407,22 +426,26 @@ impl Health {
         self.0.news.notified().await;
     }
 
-    /// Records that the server cannot send the row `after` this position of the stream. The error
-    /// stays until a session gets past the row.
-    pub fn set_unsendable(&self, after: Lsn, why: Reason) {
-        self.change(|state| state.unsendable = Some((after, why)));
+    /// Records the error that ended a session. It is a problem if it happens again before anything
+    /// further is settled. One session that ends may be an accident.
+    pub fn broken_off(&self, error: &str, code: &str) {
+        let mut state = self.state();
+        let at = state.settled;
+        if state.broken_off_at.replace(at) != Some(at) {
+            return;
+        }
+        drop(state);
+        let text = format!("every session ends at the same position: {error}");
+        let reason = Reason::new(ReasonKind::ServerStalled, text).with_code(code);
+        self.set(Problem::BrokenOff(at), Some(reason));
     }
 
     /// Records the settled position. The server has sent everything before it.
     pub fn settled(&self, lsn: Lsn) {
         let mut state = self.state();
-        if state.unsendable.as_ref().is_some_and(|(after, _)| lsn > *after) {
-            state.unsendable = None;
-        }
-        if state.server_reasons.settled(lsn) {
-            drop(state);
-            self.change(|_| ());
-        }
+        state.settled = state.settled.max(lsn);
+        drop(state);
+        self.replace(|problem| problem.is_passed(lsn), None);
     }
 
     /// Sets the unfinished operation that an operator has begun with the slot. `None` clears it.
@@ -478,7 +501,6 @@ impl Health {
         if let Phase::Waiting { .. } = state.phase {
             return state.phase.reason_not_ready().into_iter().collect();
         }
-        let exceeded = state.log.as_ref().and_then(RetainedWalStatus::reason_not_ready);
         // During an operation the phase says little, because there may be no slot to stream.
         let phase = match &state.operation {
             None => state.phase.reason_not_ready(),
@@ -487,20 +509,13 @@ impl Health {
                 Some(Reason::new(ReasonKind::Operation, text))
             }
         };
-        let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).cloned();
-        let unsendable = state.unsendable.iter().map(|(_, why)| why.clone());
-        let risk = risk.chain(state.unpublished.clone()).chain(state.outage_reason());
-        let risk = state.server_reasons.all().chain(risk).chain(unsendable);
-        let store = state.store_failures.values().cloned();
-        let reasons = phase.into_iter().chain(store).chain(risk).chain(exceeded);
-        // Several commands can fail for the same reason.
-        let mut distinct = Vec::new();
-        for reason in reasons.chain(state.topic_problems()) {
-            if !distinct.contains(&reason) {
-                distinct.push(reason);
-            }
-        }
-        distinct
+        let retained_wal =
+            state.retained_wal.as_ref().and_then(RetainedWalStatus::reason_not_ready);
+        let problems = state.problems.iter().map(|(problem, reason)| match &retained_wal {
+            Some(with_bytes) if *problem == Problem::WalBudget => with_bytes.clone(),
+            Some(_) | None => reason.clone(),
+        });
+        distinct(phase.into_iter().chain(problems).chain(state.topic_problems()))
     }
 
     /// Returns the answer of `/status`: the latest report, and the state of this instance.
@@ -518,16 +533,14 @@ impl Health {
                 operation: state.operation.as_ref().map(Operation::text),
                 seconds_since_progress,
                 published_per_second: state.published_per_second,
-                wal_budget: state.log.as_ref().map(RetainedWalStatus::report),
+                wal_budget: state.retained_wal.as_ref().map(RetainedWalStatus::report),
                 heaviest_keys: state.heavy_keys.iter().map(Into::into).collect(),
             },
         }
     }
 
-    /// Changes the state, and wakes the waiting task if the condition changed.
-    fn change(&self, how: impl FnOnce(&mut State)) {
-        let mut state = self.state();
-        how(&mut state);
+    /// Wakes the waiting task if a change of the state changed the condition.
+    fn changed(&self, mut state: MutexGuard<'_, State>) {
         let condition = Some(state.condition());
         if state.condition == condition {
             return;
@@ -544,53 +557,6 @@ impl Health {
     }
 }
 
-/// The WAL that is retained for the relay, and the state of spilling.
-#[derive(Debug, Clone, Copy)]
-pub struct RetainedWalStatus {
-    /// The bytes of WAL between the settled position and the end of WAL.
-    pub held: u64,
-    /// The WAL budget in bytes.
-    pub budget: u64,
-    /// The amount of WAL that the server retains for a slot.
-    pub bound: WalRetentionLimit,
-    /// The current spilling.
-    pub spill: SpillMode,
-    /// Whether spilling is paused because it writes more WAL than it releases.
-    pub is_futile: bool,
-}
-
-impl RetainedWalStatus {
-    fn reason_not_ready(&self) -> Option<Reason> {
-        let Self { held, budget, is_futile, .. } = *self;
-        (held > budget).then(|| {
-            let why = match is_futile {
-                true => ", and most of it are outbox rows, which need more space in dispatch state",
-                false => "",
-            };
-            let text = format!("{held} bytes of WAL are retained");
-            let text = format!("{text}, more than the WAL budget ({budget} bytes){why}");
-            Reason::new(ReasonKind::WalBudget, text)
-        })
-    }
-
-    /// Returns the reason without the growing number.
-    fn short_reason(&self) -> Option<Reason> {
-        let Self { held, budget, .. } = *self;
-        let text = || format!("more WAL is retained than the WAL budget ({budget} bytes)");
-        (held > budget).then(|| Reason::new(ReasonKind::WalBudget, text()))
-    }
-
-    fn report(&self) -> WalBudgetReport {
-        WalBudgetReport {
-            retained_bytes: self.held,
-            budget_bytes: self.budget,
-            limit_bytes: self.bound.bytes(),
-            spilling: self.spill != SpillMode::Off,
-            futile: self.is_futile,
-        }
-    }
-}
-
 impl Default for Health {
     fn default() -> Self {
         Self::new()
@@ -599,7 +565,7 @@ impl Default for Health {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_core::CallCode;
+    use walrelay_core::{CallCode, SpillMode, WalRetentionLimit};
 
     use super::*;
 
@@ -620,16 +586,16 @@ mod tests {
 
         let topic = Topic::from("projects/p/topics/t");
         health.operator_problem(&topic, CallCode::NotFound.into(), "create the topic");
-        health.set_slot_at_risk(Some(reason("slot at risk: 3 MiB left")));
+        health.set(Problem::SlotAtRisk, Some(reason("slot at risk: 3 MiB left")));
         assert_eq!(
             texts(&health),
             ["slot at risk: 3 MiB left", "projects/p/topics/t: create the topic"]
         );
         health.operator_cleared(&topic);
-        health.set_slot_at_risk(None);
+        health.set(Problem::SlotAtRisk, None);
         assert!(texts(&health).is_empty());
 
-        health.set_slot_at_risk(Some(reason("slot at risk: 3 MiB left")));
+        health.set(Problem::SlotAtRisk, Some(reason("slot at risk: 3 MiB left")));
         health.stand_by("process 4711".into());
         assert_eq!(texts(&health), ["standby: the slot is held by process 4711"]);
     }
@@ -657,14 +623,14 @@ mod tests {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
         let risk = || Some(reason("slot at risk: 3 bytes of WAL until it is lost"));
-        health.set_slot_at_risk(risk());
-        health.set_anchors_at_risk(vec![reason("anchor at risk: daily")]);
-        health.store_failed("park", reason("rows cannot be recorded"));
-        health.set_outage(Some("nothing is being stored".into()));
+        health.set(Problem::SlotAtRisk, risk());
+        health.set(Problem::AnchorAtRisk("daily".into()), Some(reason("anchor at risk: daily")));
+        health.set(Problem::Store("park"), Some(reason("rows cannot be recorded")));
+        health.set(Problem::Outage, Some(reason("nothing is being stored")));
         health.wait_for(reason("the slot is lost").with_fix("run `walrelay slot recover`"));
         let waiting = "waiting: the slot is lost; run `walrelay slot recover`";
         assert_eq!(texts(&health), [waiting]);
-        health.set_outage(None);
+        health.set(Problem::Outage, None);
         health.set_phase(Phase::Streaming);
         assert!(texts(&health).is_empty(), "{:?}", texts(&health));
     }
@@ -685,7 +651,7 @@ mod tests {
             is_futile: false,
         };
         health.set_retained_wal(log(99));
-        health.set_outage(None);
+        health.set(Problem::Outage, None);
         assert!(!health.has_condition_change(), "nothing is wrong");
         health.set_retained_wal(log(101));
         assert!(health.has_condition_change());
@@ -698,8 +664,8 @@ mod tests {
         assert!(!health.has_condition_change(), "a number alone is none");
 
         // A condition that ended before it was noted is no news either.
-        health.set_outage(Some("nothing is being stored".into()));
-        health.set_outage(None);
+        health.set(Problem::Outage, Some(reason("nothing is being stored")));
+        health.set(Problem::Outage, None);
         assert!(health.has_condition_change() && health.condition_to_note().is_none());
     }
 
@@ -707,15 +673,15 @@ mod tests {
     fn a_command_to_dispatch_state_that_fails_is_a_reason_until_it_works() {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
-        health.store_failed("park", reason("rows cannot be recorded"));
-        health.store_worked("due");
+        health.set(Problem::Store("park"), Some(reason("rows cannot be recorded")));
+        health.set(Problem::Store("due"), None);
         assert_eq!(texts(&health), ["rows cannot be recorded"]);
-        health.store_failed("finish", reason("rows cannot be recorded"));
+        health.set(Problem::Store("finish"), Some(reason("rows cannot be recorded")));
         assert_eq!(texts(&health), ["rows cannot be recorded"], "each reason once");
-        health.store_worked("finish");
-        health.store_worked("park");
+        health.set(Problem::Store("finish"), None);
+        health.set(Problem::Store("park"), None);
         assert!(texts(&health).is_empty());
-        health.store_failed("park", reason("rows cannot be recorded"));
+        health.set(Problem::Store("park"), Some(reason("rows cannot be recorded")));
         health.start_condition_notes();
         assert!(texts(&health).is_empty(), "another session, another connection");
     }
@@ -723,7 +689,10 @@ mod tests {
     #[test]
     fn a_row_that_cannot_be_sent_is_a_reason_through_all_sessions_until_it_is_passed() {
         let health = Health::new();
-        health.set_unsendable(Lsn::new(16), reason("the server cannot send the row at 0/10#1"));
+        health.set(
+            Problem::Unsendable(Lsn::new(16)),
+            Some(reason("the server cannot send the row at 0/10#1")),
+        );
         for phase in [Phase::Streaming, Phase::Ending { unanswered: 0 }, Phase::Streaming] {
             health.set_phase(phase);
             health.settled(Lsn::new(16));
@@ -746,5 +715,23 @@ mod tests {
             );
         }
         assert_eq!(texts(&health).len(), PROBLEMS_MAX);
+    }
+
+    #[test]
+    fn sessions_that_the_server_ends_without_progress_are_a_reason_until_something_is_settled() {
+        let health = Health::new();
+        health.set_phase(Phase::Streaming);
+        let text = "terminating connection due to transaction timeout (25P04)";
+        let end = || health.broken_off(text, "server-error");
+        health.settled(Lsn::new(16));
+        end();
+        assert_eq!(texts(&health).len(), 0, "once is an accident");
+        end();
+        health.settled(Lsn::new(16));
+        assert_eq!(texts(&health), [format!("every session ends at the same position: {text}")]);
+        health.settled(Lsn::new(17));
+        assert_eq!(texts(&health).len(), 0);
+        end();
+        assert_eq!(texts(&health).len(), 0, "there was progress in between");
     }
 }

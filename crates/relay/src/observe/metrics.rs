@@ -1,4 +1,4 @@
-//! The metrics of the relay: every name once, with its description.
+//! The metrics of the relay: one table of names, types and help texts.
 //!
 //! Handles are cheap clones. Code that counts per topic fetches its handle once and stores it. No
 //! metric is labelled by ordering key, because keys are unbounded. Topics are unbounded also, so
@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
@@ -21,93 +22,149 @@ use walrelay_outbox_store::{AnchorStatus, Outbox};
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
 use crate::observe::ignored_changes::{OperationLabel, OtherChange};
-use crate::observe::retention_metrics::RetentionMetrics;
-use crate::observe::row_metrics::RowMetrics;
-use crate::observe::topic_labels::{TopicAnswer, TopicLabels};
+use crate::observe::row_metrics::{AttemptsHistogram, OldestRow};
+use crate::observe::topic_labels::{TopicAnswer, TopicLabels, TypeLabels};
 
 /// A gauge of bytes or rows.
 pub type Level = Gauge<u64, AtomicU64>;
+
+/// A gauge of bytes, -1 if they are unknown or without limit.
+pub type SignedLevel = Gauge<i64, AtomicI64>;
+
+/// A gauge of seconds.
+pub type Seconds = Gauge<f64, AtomicU64>;
 
 /// From a reply of the same machine (1 ms) to the default publish timeout (60 s). Bounds are a
 /// factor of about 2.5 apart, which is precise enough to distinguish a slow day from a bad one.
 const PUBLISH_SECONDS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
 
+/// From the first retry to the longest back-off of a parked row.
+const NEXT_ATTEMPT_SECONDS: [f64; 8] = [1.0, 5.0, 15.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
+
 /// Like the publish durations, but up to six hours: a row also waits during an outage.
-const COMMIT_TO_STORED_SECONDS: [f64; 15] = [
+const COMMIT_TO_ACK_SECONDS: [f64; 15] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 7200.0, 21600.0,
 ];
+
+/// Declares the metrics: the field, which is the name, its unit if the library appends it, the type,
+/// the first value if it is not zero, and the help text.
+macro_rules! metrics {
+    ($($field:ident $([$unit:ident])?: $type:ty $(= $new:expr)?, $help:literal;)*) => {
+        /// The metrics of the table.
+        #[derive(Debug)]
+        pub struct MetricTable {
+            $(#[doc = $help] pub $field: $type,)*
+        }
+
+        impl MetricTable {
+            fn new() -> Self {
+                Self { $($field: metrics!(@new $($new)?),)* }
+            }
+
+            fn register(&self, registry: &mut Registry) {
+                $(metrics!(@register registry, self.$field, $field, $help $(, $unit)?);)*
+            }
+        }
+    };
+    (@new) => { Default::default() };
+    (@new $new:expr) => { $new };
+    (@register $registry:ident, $metric:expr, $field:ident, $help:literal) => {
+        $registry.register(stringify!($field), $help, $metric.clone())
+    };
+    (@register $registry:ident, $metric:expr, $field:ident, $help:literal, $unit:ident) => {
+        $registry.register_with_unit(stringify!($field), $help, Unit::$unit, $metric.clone())
+    };
+}
+
+metrics! {
+    // Rows on their way to Pub/Sub.
+    spilled: Counter, "Rows moved to dispatch state because too much log waited for them";
+    rows_read: Counter, "Outbox rows read from the slot";
+    headers_left_out: Counter,
+        "Headers of rows that were left out, because only the relay writes attributes of that name";
+    messages_published: Family<TopicLabel, Counter>, "Messages stored by Pub/Sub";
+    publish_requests: Family<RequestLabels, Counter>, "Publish calls answered, by gRPC code";
+    publish_refused: Family<RequestLabels, Level>,
+        "1 while Pub/Sub refuses a topic with a code that only an operator ends";
+    publish_duration[Seconds]: Histogram = Histogram::new(PUBLISH_SECONDS),
+        "Duration of a Publish call";
+    commit_to_ack[Seconds]: Family<TopicLabel, Histogram, fn() -> Histogram>
+        = Family::new_with_constructor(|| Histogram::new(COMMIT_TO_ACK_SECONDS)),
+        "From a row's commit to Pub/Sub's reply, by topic";
+
+    // Levels.
+    in_flight_messages: Level, "Rows read and not settled";
+    in_flight_bytes: Level, "Budget in use";
+    lanes: Level, "Lanes that hold something";
+    heaviest_key_bytes_per_second: Level,
+        "Bytes stored of the heaviest ordering key, a second; Pub/Sub takes about 1 MB";
+    hot_keys: Level, "Ordering keys above 70 % of what Pub/Sub takes of one key";
+    confirmed_lsn_bytes: Level, "Position confirmed to Postgres";
+    slot_lag_bytes: Level, "Log written and not confirmed";
+    unsent_wal_age_seconds: Seconds,
+        "Age of log that the server has not sent although the relay reads";
+    slot_safe_wal_bytes: SignedLevel,
+        "Log that may still be written before the slot is lost, -1 without limit or where it is not known";
+    wal_budget_bytes: SignedLevel,
+        "WAL that may wait before rows are spilled, -1 without budget";
+    dispatch_rows: Family<StatusLabel, Level>, "Rows in dispatch state, by status";
+    info: Family<InfoLabels, Level>, "Which relay this is: slot and shard";
+    phase: Family<PhaseLabel, Level>, "1 for what the relay is doing";
+    seconds_since_progress: Seconds, "Since the watermark moved or nothing was outstanding";
+
+    // Anchors.
+    anchor_retained_bytes: Family<AnchorLabel, Level>, "WAL that the server keeps for an anchor";
+    anchor_safe_wal_bytes: Family<AnchorLabel, SignedLevel>,
+        "WAL that may still be written before the anchor is lost, -1 without limit";
+    anchor_age_seconds: Family<AnchorLabel, Seconds>,
+        "How far back the anchor reaches, where times are on record";
+
+    // The work of `--prune-older-than`.
+    rows_pruned: Counter, "Outbox rows deleted by retention";
+    partitions_dropped: Counter, "Outbox partitions dropped by retention";
+    rows_archived: Counter, "Outbox rows archived by retention";
+    partition_failures: Counter, "Runs in which partitions could not be created";
+    prune_failures: Counter, "Runs of retention that ended early";
+    default_partition_rows: Gauge, "Rows in the DEFAULT partition of the outbox, at most 10000";
+    partitions_end_timestamp_seconds: Seconds,
+        "Unix time until which partitions exist, 0 if the relay creates none";
+    last_prune_timestamp_seconds: Seconds,
+        "Unix time of the last complete run of retention, 0 before the first";
+
+    // Rows.
+    attempts_per_row: AttemptsHistogram, "Attempts of rows that are published or dead";
+    next_attempt_seconds: Histogram = Histogram::new(NEXT_ATTEMPT_SECONDS),
+        "Delay to the next attempt, of rows in dispatch state";
+    rows_by_type: Family<TypeLabels, Counter>,
+        "Outbox rows read from the slot, by topic and event type";
+
+    // Events, by reason.
+    dead: Family<ReasonLabel, Counter>, "Rows that will not be tried again";
+    parked: Family<ReasonLabel, Counter>, "Rows moved to dispatch state";
+    reconnects: Family<ReasonLabel, Counter>, "Replication sessions begun again";
+    ignored_changes: Family<OperationLabel, Counter>,
+        "Updates, deletes and truncates that the publication sent, which publish nothing";
+    spans_dropped: Counter,
+        "Spans that were dropped: the queue was full, or no collector answered";
+}
 
 /// Every metric. Clones share the values.
 #[derive(Clone)]
 pub struct Metrics {
-    /// Outbox rows read from the slot.
-    pub rows_read: Counter,
-    /// Row headers that were left out, because their names are reserved for the relay.
-    pub headers_left_out: Counter,
-    /// Messages stored by Pub/Sub.
-    pub messages_published: Family<TopicLabel, Counter>,
-    /// Publish calls with a reply.
-    pub publish_requests: Family<RequestLabels, Counter>,
-    /// Topics that refuse until an operator acts: 1 each, or the number of topics under the label
-    /// `other`.
-    pub publish_refused: Family<RequestLabels, Level>,
-    /// The duration of a Publish call.
-    pub publish_duration_seconds: Histogram,
-    /// The time from the commit to Pub/Sub's reply, by topic.
-    pub commit_to_stored_seconds: Family<TopicLabel, Histogram, fn() -> Histogram>,
-    /// Rows read and not settled.
-    pub in_flight_messages: Level,
-    /// The bytes of the budget in use (I6).
-    pub in_flight_bytes: Level,
-    /// The number of lanes in memory.
-    pub lanes: Level,
-    /// Bytes per second of the busiest ordering key.
-    pub heaviest_key_bytes_per_second: Level,
-    /// Ordering keys that are close to Pub/Sub's limit for one key.
-    pub hot_keys: Level,
-    /// The watermark, as bytes since the start of WAL.
-    pub confirmed_lsn_bytes: Level,
-    /// WAL written and not confirmed.
-    pub slot_lag_bytes: Level,
-    /// The age of WAL that the server does not send although the relay reads.
-    pub unsent_wal_age_seconds: Gauge<f64, AtomicU64>,
-    /// WAL that can be written before the slot is lost. -1 without a limit.
-    pub slot_safe_wal_bytes: Gauge<i64, AtomicI64>,
-    /// WAL that the server retains for an anchor.
-    pub anchor_retained_bytes: Family<AnchorLabel, Level>,
-    /// WAL that can be written before an anchor is lost. -1 without a limit.
-    pub anchor_safe_wal_bytes: Family<AnchorLabel, Gauge<i64, AtomicI64>>,
-    /// How far back an anchor reaches, if known.
-    pub anchor_age_seconds: Family<AnchorLabel, Gauge<f64, AtomicU64>>,
-    /// `--wal-budget` in bytes, -1 without a budget.
-    pub wal_budget_bytes: Gauge<i64, AtomicI64>,
-    /// Rows recorded because they retained too much WAL.
-    pub spilled: Counter,
-    /// Rows in dispatch state.
-    pub dispatch_rows: Family<StatusLabel, Level>,
-    /// Rows that became dead.
-    pub dead: Family<ReasonLabel, Counter>,
-    /// Rows that were parked.
-    pub parked: Family<ReasonLabel, Counter>,
-    /// Sessions that ended and were restarted.
-    pub reconnects: Family<ReasonLabel, Counter>,
-    /// Changes of outbox tables other than inserts.
-    pub ignored_changes: Family<OperationLabel, Counter>,
-    /// Spans that were dropped because the queue was full or no collector answered.
-    pub spans_dropped: Counter,
-    /// The identity of this relay. Always 1.
-    pub info: Family<InfoLabels, Level>,
-    /// The current phase: 1 for that phase, 0 for the others.
-    pub phase: Family<PhaseLabel, Level>,
-    /// Seconds since the watermark last moved, or since nothing was outstanding.
-    pub seconds_since_progress: Gauge<f64, AtomicU64>,
-    /// The work of `--prune-older-than`.
-    pub retention: RetentionMetrics,
-    /// Ages, attempts and event types of rows.
-    pub rows: RowMetrics,
+    table: Arc<MetricTable>,
+    /// The oldest row that is not published.
+    pub oldest: Arc<OldestRow>,
     topic_labels: Arc<TopicLabels>,
     registry: Arc<Registry>,
+}
+
+impl Deref for Metrics {
+    type Target = MetricTable;
+
+    fn deref(&self) -> &MetricTable {
+        &self.table
+    }
 }
 
 /// A full topic name.
@@ -125,7 +182,7 @@ pub struct TopicMetrics {
     /// Successful calls.
     pub stored: Counter,
     /// The time from the commit to Pub/Sub's reply.
-    pub commit_to_stored_seconds: Histogram,
+    pub commit_to_ack: Histogram,
 }
 
 /// A topic and the result of the call.
@@ -207,46 +264,16 @@ impl Metrics {
     /// Creates all metrics at zero.
     #[must_use]
     pub fn new() -> Self {
-        let topic_labels: Arc<TopicLabels> = Arc::default();
-        let mut metrics = Self {
-            rows_read: Counter::default(),
-            headers_left_out: Counter::default(),
-            messages_published: Family::default(),
-            publish_requests: Family::default(),
-            publish_refused: Family::default(),
-            publish_duration_seconds: Histogram::new(PUBLISH_SECONDS),
-            commit_to_stored_seconds: Family::new_with_constructor(|| {
-                Histogram::new(COMMIT_TO_STORED_SECONDS)
-            }),
-            in_flight_messages: Level::default(),
-            in_flight_bytes: Level::default(),
-            lanes: Level::default(),
-            heaviest_key_bytes_per_second: Level::default(),
-            hot_keys: Level::default(),
-            confirmed_lsn_bytes: Level::default(),
-            slot_lag_bytes: Level::default(),
-            unsent_wal_age_seconds: Gauge::default(),
-            slot_safe_wal_bytes: Gauge::default(),
-            anchor_retained_bytes: Family::default(),
-            anchor_safe_wal_bytes: Family::default(),
-            anchor_age_seconds: Family::default(),
-            wal_budget_bytes: Gauge::default(),
-            spilled: Counter::default(),
-            dispatch_rows: Family::default(),
-            dead: Family::default(),
-            parked: Family::default(),
-            reconnects: Family::default(),
-            ignored_changes: Family::default(),
-            spans_dropped: Counter::default(),
-            info: Family::default(),
-            phase: Family::default(),
-            seconds_since_progress: Gauge::default(),
-            retention: RetentionMetrics::default(),
-            rows: RowMetrics::new(Arc::clone(&topic_labels)),
-            topic_labels,
-            registry: Arc::default(),
+        let (table, oldest) = (MetricTable::new(), Arc::<OldestRow>::default());
+        let mut registry = Registry::with_prefix("walrelay");
+        table.register(&mut registry);
+        registry.register_collector(Box::new(Arc::clone(&oldest)));
+        let metrics = Self {
+            table: Arc::new(table),
+            oldest,
+            topic_labels: Arc::default(),
+            registry: Arc::new(registry),
         };
-        metrics.registry = Arc::new(metrics.describe());
         metrics.slot_safe_wal_bytes.set(UNKNOWN);
         metrics.initialize_counters();
         metrics
@@ -285,8 +312,14 @@ impl Metrics {
         TopicMetrics {
             messages: self.messages_published.get_or_create_owned(&label),
             stored: self.publish_requests.get_or_create_owned(&request),
-            commit_to_stored_seconds: self.commit_to_stored_seconds.get_or_create_owned(&label),
+            commit_to_ack: self.commit_to_ack.get_or_create_owned(&label),
         }
+    }
+
+    /// Counts rows read of this topic and event type.
+    pub(super) fn count_rows(&self, topic: &Topic, event_type: &str, rows: u64) {
+        let labels = self.topic_labels.with_type(topic, event_type);
+        self.rows_by_type.get_or_create(&labels).inc_by(rows);
     }
 
     /// Counts a Publish call that failed with this code.
@@ -360,7 +393,7 @@ impl Metrics {
         self.lanes.set(0);
         self.hot_keys.set(0);
         self.heaviest_key_bytes_per_second.set(0);
-        self.rows.oldest.clear();
+        self.oldest.clear();
     }
 
     /// Returns the registry of all metrics.
@@ -378,150 +411,6 @@ impl Metrics {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
-    }
-
-    /// Registers names and descriptions. The library appends `_total` to counters, and the name of
-    /// the unit.
-    fn describe(&self) -> Registry {
-        let mut registry = Registry::with_prefix("walrelay");
-        self.describe_flow(&mut registry);
-        self.describe_levels(&mut registry);
-        self.describe_anchors(&mut registry);
-        self.retention.describe(&mut registry);
-        self.rows.describe(&mut registry);
-        let mut reason = |name, help, family: &Family<ReasonLabel, Counter>| {
-            registry.register(name, help, family.clone());
-        };
-        reason("dead", "Rows that will not be tried again", &self.dead);
-        reason("parked", "Rows moved to dispatch state", &self.parked);
-        reason("reconnects", "Replication sessions begun again", &self.reconnects);
-        registry.register(
-            "ignored_changes",
-            "Updates, deletes and truncates that the publication sent, which publish nothing",
-            self.ignored_changes.clone(),
-        );
-        registry.register(
-            "spans_dropped",
-            "Spans that were dropped: the queue was full, or no collector answered",
-            self.spans_dropped.clone(),
-        );
-        registry
-    }
-
-    fn describe_flow(&self, registry: &mut Registry) {
-        registry.register(
-            "spilled",
-            "Rows moved to dispatch state because too much log waited for them",
-            self.spilled.clone(),
-        );
-        registry.register("rows_read", "Outbox rows read from the slot", self.rows_read.clone());
-        registry.register(
-            "headers_left_out",
-            "Headers of rows that were left out, because only the relay writes attributes of that name",
-            self.headers_left_out.clone(),
-        );
-        registry.register(
-            "messages_published",
-            "Messages stored by Pub/Sub",
-            self.messages_published.clone(),
-        );
-        registry.register(
-            "publish_requests",
-            "Publish calls answered, by gRPC code",
-            self.publish_requests.clone(),
-        );
-        registry.register(
-            "publish_refused",
-            "1 while Pub/Sub refuses a topic with a code that only an operator ends",
-            self.publish_refused.clone(),
-        );
-        registry.register_with_unit(
-            "publish_duration",
-            "Duration of a Publish call",
-            Unit::Seconds,
-            self.publish_duration_seconds.clone(),
-        );
-        registry.register_with_unit(
-            "commit_to_ack",
-            "From a row's commit to Pub/Sub's reply, by topic",
-            Unit::Seconds,
-            self.commit_to_stored_seconds.clone(),
-        );
-    }
-
-    fn describe_anchors(&self, registry: &mut Registry) {
-        registry.register(
-            "anchor_retained_bytes",
-            "WAL that the server keeps for an anchor",
-            self.anchor_retained_bytes.clone(),
-        );
-        registry.register(
-            "anchor_safe_wal_bytes",
-            "WAL that may still be written before the anchor is lost, -1 without limit",
-            self.anchor_safe_wal_bytes.clone(),
-        );
-        registry.register(
-            "anchor_age_seconds",
-            "How far back the anchor reaches, where times are on record",
-            self.anchor_age_seconds.clone(),
-        );
-    }
-
-    fn describe_levels(&self, registry: &mut Registry) {
-        registry.register(
-            "in_flight_messages",
-            "Rows read and not settled",
-            self.in_flight_messages.clone(),
-        );
-        registry.register("in_flight_bytes", "Budget in use", self.in_flight_bytes.clone());
-        registry.register("lanes", "Lanes that hold something", self.lanes.clone());
-        registry.register(
-            "heaviest_key_bytes_per_second",
-            "Bytes stored of the heaviest ordering key, a second; Pub/Sub takes about 1 MB",
-            self.heaviest_key_bytes_per_second.clone(),
-        );
-        registry.register(
-            "hot_keys",
-            "Ordering keys above 70 % of what Pub/Sub takes of one key",
-            self.hot_keys.clone(),
-        );
-        registry.register(
-            "confirmed_lsn_bytes",
-            "Position confirmed to Postgres",
-            self.confirmed_lsn_bytes.clone(),
-        );
-        registry.register(
-            "slot_lag_bytes",
-            "Log written and not confirmed",
-            self.slot_lag_bytes.clone(),
-        );
-        registry.register(
-            "unsent_wal_age_seconds",
-            "Age of log that the server has not sent although the relay reads",
-            self.unsent_wal_age_seconds.clone(),
-        );
-        registry.register(
-            "slot_safe_wal_bytes",
-            "Log that may still be written before the slot is lost, -1 without limit or where it is not known",
-            self.slot_safe_wal_bytes.clone(),
-        );
-        registry.register(
-            "wal_budget_bytes",
-            "WAL that may wait before rows are spilled, -1 without budget",
-            self.wal_budget_bytes.clone(),
-        );
-        registry.register(
-            "dispatch_rows",
-            "Rows in dispatch state, by status",
-            self.dispatch_rows.clone(),
-        );
-        registry.register("info", "Which relay this is: slot and shard", self.info.clone());
-        registry.register("phase", "1 for what the relay is doing", self.phase.clone());
-        registry.register(
-            "seconds_since_progress",
-            "Since the watermark moved or nothing was outstanding",
-            self.seconds_since_progress.clone(),
-        );
     }
 }
 
@@ -618,7 +507,7 @@ mod tests {
             .publish_requests
             .get_or_create(&RequestLabels { topic: topic.clone(), code: "OK" })
             .inc();
-        drop(metrics.commit_to_stored_seconds.get_or_create(&TopicLabel { topic }));
+        drop(metrics.commit_to_ack.get_or_create(&TopicLabel { topic }));
         for family in [&metrics.dead, &metrics.parked, &metrics.reconnects] {
             family.get_or_create(&ReasonLabel { reason: "test" }).inc();
         }

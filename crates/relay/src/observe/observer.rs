@@ -11,20 +11,21 @@ use walrelay_core::{
     Topic, Tracker, WalBudget, WalRetentionLimit, Watermark,
 };
 use walrelay_errors::Chain;
-use walrelay_outbox_store::{DispatchCounts, SlotFigures};
+use walrelay_outbox_store::{DispatchCounts, Reason, ReasonKind, SlotFigures};
 use walrelay_pg_replication::SlotState;
 use walrelay_pubsub::{code_of_failure, operator_fix_of};
 
 use crate::observe::anchors;
 use crate::observe::batch_log::log_stored_batch;
 use crate::observe::dead_rows::{DeadRows, UnloggedDeadRows, log_dead_row};
-use crate::observe::health::{Health, Phase, RetainedWalStatus};
+use crate::observe::health::{Health, Phase, Problem};
 use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
 use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel, TopicMetrics};
 use crate::observe::publish_availability::{PublishAvailability, Service};
 use crate::observe::publish_rate::PublishRate;
 use crate::observe::refusals::Refusals;
 use crate::observe::report::SlotReport;
+use crate::observe::retained_wal::RetainedWalStatus;
 use crate::observe::row_metrics::RowsByType;
 use crate::observe::server_stall::ServerStalls;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
@@ -99,7 +100,11 @@ impl Observer {
     /// Creates an observer that reports to `metrics` and `health`.
     #[must_use]
     pub fn new(metrics: Metrics, health: Health) -> Self {
-        let supply = PublishAvailability::after(health.service());
+        let service = match health.has(&Problem::Outage) {
+            true => Service::Down,
+            false => Service::Up,
+        };
+        let supply = PublishAvailability::after(service);
         let ignored_changes = IgnoredChanges::new(&metrics.ignored_changes);
         Self {
             metrics,
@@ -157,7 +162,7 @@ impl Observer {
     /// Counts a row read from the slot, and the number of its headers that are not in the message.
     pub fn row_read(&mut self, topic: &Topic, event_type: &str, headers_left_out: usize) {
         self.rows_read += 1;
-        self.rows_by_type.count(topic, event_type, &self.metrics.rows);
+        self.rows_by_type.count(topic, event_type, &self.metrics);
         if headers_left_out > 0 {
             self.headers_left_out(headers_left_out);
         }
@@ -243,7 +248,8 @@ impl Observer {
 
     /// Records that the server cannot send the row at this place.
     pub fn unsendable(&self, at: SendFailurePosition, error: &(dyn std::error::Error + 'static)) {
-        self.health.set_unsendable(at.position().commit_lsn, at.reason(error));
+        let row = (Problem::Unsendable(at.position().commit_lsn), at.reason(error));
+        self.health.replace(|it| matches!(it, Problem::Unsendable(_)), [row]);
     }
 
     /// Records that the session reads no new rows.
@@ -266,19 +272,19 @@ impl Observer {
         now: Instant,
     ) {
         let took = now.saturating_duration_since(batch.sent_at());
-        self.metrics.publish_duration_seconds.observe(took.as_secs_f64());
+        self.metrics.publish_duration.observe(took.as_secs_f64());
         match answer {
             Ok(message_ids) => {
                 log_stored_batch(batch, message_ids);
                 self.supply.moved(now);
                 self.stored_at = Some(now);
-                self.metrics.rows.attempts.observe(batch.attempts(), batch.messages().len());
+                self.metrics.attempts_per_row.observe(batch.attempts(), batch.messages().len());
                 let topic = self.of_topic(batch.topic());
                 topic.messages.inc_by(batch.messages().len() as u64);
                 topic.stored.inc();
                 if let Some(committed_at) = batch.committed_at() {
                     let age = committed_at.to_system_time().elapsed().unwrap_or_default();
-                    topic.commit_to_stored_seconds.observe(age.as_secs_f64());
+                    topic.commit_to_ack.observe(age.as_secs_f64());
                 }
                 let sizes = batch.messages().map(|message| message.request_field().len());
                 let (rows, bytes) = (batch.messages().len(), sizes.sum());
@@ -294,7 +300,7 @@ impl Observer {
     pub fn rows_to_record(&mut self, rows_to_record: &[RowToRecord]) {
         for row_to_record in rows_to_record {
             if let Some(delay) = row_to_record.reason.next_attempt_in() {
-                self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
+                self.metrics.next_attempt_seconds.observe(delay.as_secs_f64());
             }
             let (family, reason) = match &row_to_record.reason {
                 RecordReason::Stuck { failure, .. } => {
@@ -322,12 +328,12 @@ impl Observer {
             match &row.outcome {
                 Outcome::Dead { failure, attempts } => {
                     log_dead_row(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
-                    self.metrics.rows.attempts.observe(*attempts, 1);
+                    self.metrics.attempts_per_row.observe(*attempts, 1);
                     let reason = failure.code.as_str();
                     self.metrics.dead.get_or_create(&ReasonLabel { reason }).inc();
                 }
                 Outcome::Again { after: Some(delay), .. } => {
-                    self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
+                    self.metrics.next_attempt_seconds.observe(delay.as_secs_f64());
                 }
                 Outcome::Again { after: None, .. } | Outcome::Published { .. } => {}
             }
@@ -348,9 +354,9 @@ impl Observer {
             tracing::info!(topic = &*topic, ?lasted, "publish succeeds again");
         }
         self.metrics.rows_read.inc_by(std::mem::take(&mut self.rows_read));
-        self.rows_by_type.flush(&self.metrics.rows);
+        self.rows_by_type.flush(&self.metrics);
         let unsettled = tracker.oldest_unsettled().map(PgTimestamp::to_system_time);
-        self.metrics.rows.oldest.set_unsettled(unsettled);
+        self.metrics.oldest.set_unsettled(unsettled);
         self.metrics.in_flight_messages.set(budget.rows() as u64);
         self.metrics.in_flight_bytes.set(budget.bytes() as u64);
         self.metrics.lanes.set(lanes.len() as u64);
@@ -361,7 +367,9 @@ impl Observer {
             true => Service::Down,
             false => Service::Up,
         };
-        self.health.set_outage(self.supply.outage(now, tries));
+        let outage = self.supply.outage(now, tries);
+        let outage = outage.map(|text| Reason::new(ReasonKind::Outage, text));
+        self.health.set(Problem::Outage, outage);
         let is_due = self.problems_at.is_none_or(|at| now.duration_since(at) >= PROBLEMS_INTERVAL);
         if is_due && self.health.has_operator_problems() {
             self.problems_at = Some(now);
@@ -480,7 +488,7 @@ impl Observer {
         let SlotFigures { counts, slot, anchors, .. } = survey;
         anchors::observe(&anchors, &self.metrics, &self.health);
         let DispatchCounts { retrying, dead, published, discarded, waiting } = counts;
-        self.metrics.rows.oldest.set_recorded(waiting.since);
+        self.metrics.oldest.set_recorded(waiting.since);
         self.retrying = Some(retrying);
         if let Some(dead_rows) = &mut self.dead_rows {
             dead_rows.counted(dead, now());
@@ -498,7 +506,8 @@ impl Observer {
         let safe_wal_bytes = slot.as_ref().and_then(|slot| slot.safe_wal_size);
         self.metrics.slot_lag_bytes.set(lag_bytes);
         self.metrics.slot_safe_wal_bytes.set(safe_wal_bytes.unwrap_or(-1));
-        self.health.set_slot_at_risk(slot.as_ref().and_then(anchors::risk_of_slot));
+        let risk = slot.as_ref().and_then(anchors::risk_of_slot);
+        self.health.set(Problem::SlotAtRisk, risk);
     }
 
     /// Reports the busiest keys, and logs keys that come close to Pub/Sub's limit for one key.
@@ -586,8 +595,8 @@ impl Drop for Observer {
     /// Counts the last rows. A short run may have no others.
     fn drop(&mut self) {
         self.metrics.rows_read.inc_by(self.rows_read);
-        self.rows_by_type.flush(&self.metrics.rows);
-        self.metrics.rows.oldest.session_ended(SystemTime::now());
+        self.rows_by_type.flush(&self.metrics);
+        self.metrics.oldest.session_ended(SystemTime::now());
     }
 }
 

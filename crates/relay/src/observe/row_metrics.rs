@@ -3,117 +3,25 @@
 //! Nothing here costs a row more than a comparison. Ages are computed when the metrics are read, so
 //! they grow also while no session runs.
 
-use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet,
-};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
-use prometheus_client::registry::Registry;
 use walrelay_core::Topic;
 
-use crate::observe::topic_labels::{OTHER, TopicAnswer, TopicLabels};
-
-/// The maximum number of pairs of topic and event type with a label of their own.
-const TYPES_MAX: usize = 100;
-
-/// The longest labelled event type in bytes. An event type is text of any length.
-const TYPE_LEN_MAX: usize = 128;
+use crate::observe::metrics::Metrics;
 
 /// The number of pairs that are counted between two updates of the metrics.
 const COUNTED_MAX: usize = 256;
 
-/// From the first retry to the longest back-off of a parked row.
-const NEXT_ATTEMPT_SECONDS: [f64; 8] = [1.0, 5.0, 15.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
-
 /// The upper bounds of [`AttemptsHistogram`]. Most rows need one attempt, and `--max-attempts` is 20
 /// by default.
 const ATTEMPTS: [u32; 7] = [1, 2, 3, 5, 10, 20, 50];
-
-/// The metrics of rows. Clones share the values.
-#[derive(Debug, Clone)]
-pub struct RowMetrics {
-    /// The oldest row that is not published.
-    pub oldest: Arc<OldestRow>,
-    /// Attempts per row that is published or dead.
-    pub attempts: AttemptsHistogram,
-    /// The delay to the next attempt of rows in dispatch state.
-    pub next_attempt_seconds: Histogram,
-    rows_by_type: Family<TypeLabels, Counter>,
-    labelled: Arc<Mutex<BTreeSet<TypePair>>>,
-    topic_labels: Arc<TopicLabels>,
-}
-
-/// A topic and an event type of its rows.
-type TypePair = (Topic, Box<str>);
-
-/// The labels of a topic and an event type.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TypeLabels {
-    topic: String,
-    event_type: String,
-}
-
-impl RowMetrics {
-    pub(super) fn new(topic_labels: Arc<TopicLabels>) -> Self {
-        Self {
-            oldest: Arc::default(),
-            attempts: AttemptsHistogram::default(),
-            next_attempt_seconds: Histogram::new(NEXT_ATTEMPT_SECONDS),
-            rows_by_type: Family::default(),
-            labelled: Arc::default(),
-            topic_labels,
-        }
-    }
-
-    /// Registers names and descriptions.
-    pub(crate) fn describe(&self, registry: &mut Registry) {
-        registry.register_collector(Box::new(Arc::clone(&self.oldest)));
-        registry.register(
-            "attempts_per_row",
-            "Attempts of rows that are published or dead",
-            self.attempts.clone(),
-        );
-        registry.register(
-            "next_attempt_seconds",
-            "Delay to the next attempt, of rows in dispatch state",
-            self.next_attempt_seconds.clone(),
-        );
-        registry.register(
-            "rows_by_type",
-            "Outbox rows read from the slot, by topic and event type",
-            self.rows_by_type.clone(),
-        );
-    }
-
-    /// Adds counted rows.
-    fn add(&self, counted: &TypeCount) {
-        let labels = self.labels_of(&counted.topic, &counted.event_type);
-        self.rows_by_type.get_or_create(&labels).inc_by(counted.rows);
-    }
-
-    fn labels_of(&self, topic: &Topic, event_type: &str) -> TypeLabels {
-        let shown = self.topic_labels.of(topic, TopicAnswer::Refused);
-        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
-        let pair = (Topic::clone(topic), Box::from(event_type));
-        let is_labelled = labelled.contains(&pair);
-        let has_place = labelled.len() < TYPES_MAX && event_type.len() <= TYPE_LEN_MAX;
-        if shown == OTHER || !is_labelled && !has_place {
-            return TypeLabels { topic: shown, event_type: OTHER.to_owned() };
-        }
-        labelled.insert(pair);
-        TypeLabels { topic: shown, event_type: event_type.to_owned() }
-    }
-}
 
 /// Counts rows by topic and event type between two updates of the metrics.
 #[derive(Debug, Default)]
@@ -138,7 +46,7 @@ impl TypeCount {
 
 impl RowsByType {
     /// Counts a row.
-    pub(super) fn count(&mut self, topic: &Topic, event_type: &str, metrics: &RowMetrics) {
+    pub(super) fn count(&mut self, topic: &Topic, event_type: &str, metrics: &Metrics) {
         if !self.counted.get(self.last).is_some_and(|it| it.is_of(topic, event_type)) {
             self.last = self.place_of(topic, event_type, metrics);
         }
@@ -147,7 +55,7 @@ impl RowsByType {
         }
     }
 
-    fn place_of(&mut self, topic: &Topic, event_type: &str, metrics: &RowMetrics) -> usize {
+    fn place_of(&mut self, topic: &Topic, event_type: &str, metrics: &Metrics) -> usize {
         if let Some(place) = self.counted.iter().position(|it| it.is_of(topic, event_type)) {
             return place;
         }
@@ -161,9 +69,9 @@ impl RowsByType {
     }
 
     /// Adds the counted rows to the metrics.
-    pub(super) fn flush(&mut self, metrics: &RowMetrics) {
+    pub(super) fn flush(&mut self, metrics: &Metrics) {
         for counted in self.counted.iter_mut().filter(|it| it.rows > 0) {
-            metrics.add(counted);
+            metrics.count_rows(&counted.topic, &counted.event_type, counted.rows);
             counted.rows = 0;
         }
     }
@@ -285,17 +193,10 @@ impl EncodeMetric for AttemptsHistogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::topic_labels::TYPES_MAX;
 
     fn topic(number: usize) -> Topic {
         Topic::from(format!("projects/p/topics/t{number}"))
-    }
-
-    fn encoded(metrics: &RowMetrics) -> String {
-        let mut registry = Registry::with_prefix("walrelay");
-        metrics.describe(&mut registry);
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        text
     }
 
     fn assert_line(text: &str, line: &str) {
@@ -304,7 +205,7 @@ mod tests {
 
     #[test]
     fn event_types_after_the_hundredth_share_a_label_and_no_row_is_left_out() {
-        let metrics = RowMetrics::new(Arc::default());
+        let metrics = Metrics::new();
         let mut rows = RowsByType::default();
         for number in 0..2_000 {
             rows.count(&topic(number % 3), &format!("type-{number}"), &metrics);
@@ -312,7 +213,7 @@ mod tests {
         rows.count(&topic(0), "type-0", &metrics);
         rows.count(&topic(0), &"x".repeat(1_000), &metrics);
         rows.flush(&metrics);
-        let text = encoded(&metrics);
+        let text = metrics.encode().unwrap();
         let series: Vec<&str> =
             text.lines().filter(|it| it.starts_with("walrelay_rows_by_type_total{")).collect();
         assert_eq!(series.len(), TYPES_MAX + 3, "{text}");
@@ -349,11 +250,11 @@ mod tests {
 
     #[test]
     fn attempts_are_counted_by_row() {
-        let metrics = RowMetrics::new(Arc::default());
-        metrics.attempts.observe(1, 1_000);
-        metrics.attempts.observe(4, 2);
-        metrics.attempts.observe(60, 1);
-        let text = encoded(&metrics);
+        let metrics = Metrics::new();
+        metrics.attempts_per_row.observe(1, 1_000);
+        metrics.attempts_per_row.observe(4, 2);
+        metrics.attempts_per_row.observe(60, 1);
+        let text = metrics.encode().unwrap();
         for line in [
             "walrelay_attempts_per_row_bucket{le=\"1.0\"} 1000",
             "walrelay_attempts_per_row_bucket{le=\"5.0\"} 1002",

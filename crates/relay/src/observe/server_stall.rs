@@ -1,32 +1,34 @@
 //! Reports a server that does not send its WAL, or does not end commits.
 
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use prometheus_client::metrics::gauge::Gauge;
 use walrelay_errors::Code;
-use walrelay_outbox_store::Reason;
+use walrelay_outbox_store::{Reason, ReasonKind};
 use walrelay_pg_client::ServerError;
 
-use crate::observe::health::Health;
-use crate::observe::server_reasons::{commits_wait, unsent};
+use crate::observe::health::{Health, Problem};
+use crate::observe::metrics::Seconds;
 use crate::stream::unsent_wal::{Arrived, UNSENT_AGE_MAX, UnsentWal};
 use crate::stream::wal_end::Measured;
+
+/// The next step, if the server names no cause.
+const FIND_THE_WAIT: &str = "read wait_event of the walsender in pg_stat_activity; for a failover slot, correct \
+     synchronized_standby_slots or start the standby that it names";
+
+/// The next step for commits that wait.
+const FREE_THE_COMMITS: &str = "start the standby of synchronous_standby_names, or take it out and run SELECT pg_reload_conf()";
 
 /// Reports that the server does not send, or that its commits wait.
 #[derive(Debug)]
 pub struct ServerStalls {
     unsent: UnsentWal,
-    age: AgeGauge,
+    age: Seconds,
     health: Health,
-    reported: Vec<Reason>,
+    reported: Vec<(Problem, Reason)>,
 }
 
-/// A gauge of seconds.
-type AgeGauge = Gauge<f64, AtomicU64>;
-
 impl ServerStalls {
-    pub(super) fn new(age: AgeGauge, health: Health) -> Self {
+    pub(super) fn new(age: Seconds, health: Health) -> Self {
         Self { unsent: UnsentWal::default(), age, health, reported: Vec::new() }
     }
 
@@ -41,15 +43,16 @@ impl ServerStalls {
         self.age.set(unsent_age.as_secs_f64());
         let mut stalls = Vec::new();
         if unsent_age >= UNSENT_AGE_MAX {
-            stalls.push(unsent(notice));
+            stalls.push((Problem::Unsent, unsent(notice)));
         }
         if measured.commit_wait >= UNSENT_AGE_MAX {
-            stalls.push(commits_wait());
+            stalls.push((Problem::CommitsWait, commits_wait()));
         }
         if stalls == self.reported {
             return;
         }
-        for stall in stalls.iter().filter(|stall| !self.reported.contains(stall)) {
+        for it in stalls.iter().filter(|it| !self.reported.contains(it)) {
+            let (_, stall) = it;
             let (error_code, fix) = (Code::ServerStalled.name(), stall.fix.as_deref());
             tracing::warn!(error_code, fix, "{}", stall.text);
         }
@@ -57,21 +60,32 @@ impl ServerStalls {
             tracing::info!("the server sends and commits again");
         }
         self.reported.clone_from(&stalls);
-        self.health.set_server_stalls(stalls);
+        let is_stall = |it: &Problem| matches!(it, Problem::Unsent | Problem::CommitsWait);
+        self.health.replace(is_stall, stalls);
     }
 }
 
-impl Health {
-    /// Sets the reasons why the server does not send, or its commits wait.
-    pub fn set_server_stalls(&self, stalls: Vec<Reason>) {
-        self.change_server_reasons(|reasons| reasons.stalls = stalls);
-    }
+/// Returns the reason of a server that does not send.
+fn unsent(notice: Option<&ServerError>) -> Reason {
+    let seconds = UNSENT_AGE_MAX.as_secs();
+    let text = format!("the server has WAL that it has not sent for more than {seconds} s");
+    let text = match notice {
+        Some(notice) => format!("{text}; its last notice: {notice}"),
+        None => text,
+    };
+    reason(text, FIND_THE_WAIT)
+}
 
-    /// Records the error that ended a session. It is a reason if it happens again before anything
-    /// further is settled.
-    pub fn broken_off(&self, text: &str, code: &str) {
-        self.change_server_reasons(|reasons| reasons.broken_off(text, code));
-    }
+/// Returns the reason of commits that wait for a synchronous standby.
+pub fn commits_wait() -> Reason {
+    let seconds = UNSENT_AGE_MAX.as_secs();
+    let text = format!("a commit has waited for a synchronous standby for more than {seconds} s");
+    reason(text, FREE_THE_COMMITS)
+}
+
+fn reason(text: String, fix: &str) -> Reason {
+    let reason = Reason::new(ReasonKind::ServerStalled, text);
+    reason.with_fix(fix).with_code(Code::ServerStalled.name())
 }
 
 #[cfg(test)]
@@ -93,7 +107,7 @@ mod tests {
     fn a_stall_is_reported_with_the_last_notice_once_and_its_end_also() {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
-        let mut stalls = ServerStalls::new(AgeGauge::default(), health.clone());
+        let mut stalls = ServerStalls::new(Seconds::default(), health.clone());
         let start = Instant::now();
         let notice = ServerError {
             message: "replication slot \"standby\" does not exist".to_owned(),

@@ -4,9 +4,10 @@
 //! either. At most [`TOPICS_MAX`] topics are labelled. A topic keeps its label for the life of the
 //! process. All other topics share the label [`OTHER`], so sums over topics stay correct.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
+use prometheus_client::encoding::EncodeLabelSet;
 use walrelay_core::Topic;
 
 /// The maximum number of topics with a label of their own.
@@ -19,6 +20,12 @@ const REFUSED_MAX: usize = 50;
 /// The longest labelled name in bytes: a topic of 255 characters, and the longest project name of
 /// Google.
 const NAME_MAX: usize = 320;
+
+/// The maximum number of pairs of topic and event type with a label of their own.
+pub(super) const TYPES_MAX: usize = 100;
+
+/// The longest labelled event type in bytes. An event type is text of any length.
+const TYPE_LEN_MAX: usize = 128;
 
 /// The label that all other topics share. No topic has this name, because full names begin with
 /// `projects/`.
@@ -33,14 +40,26 @@ pub(super) enum TopicAnswer {
     Stored,
 }
 
-/// The labelled topics, each with its best reply.
+/// The labelled topics, each with its best reply, and the labelled event types of each.
 #[derive(Debug, Default)]
-pub(super) struct TopicLabels(Mutex<BTreeMap<Topic, TopicAnswer>>);
+pub(super) struct TopicLabels {
+    topics: Mutex<BTreeMap<Topic, TopicAnswer>>,
+    types: Mutex<BTreeSet<(Topic, Box<str>)>>,
+}
+
+/// A topic and an event type of its rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TypeLabels {
+    /// `projects/P/topics/T`, or `other`.
+    pub topic: String,
+    /// The event type, or `other`.
+    pub event_type: String,
+}
 
 impl TopicLabels {
     /// Returns the label of a topic that has just replied.
     pub(super) fn of(&self, topic: &Topic, answered: TopicAnswer) -> String {
-        let mut labelled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut labelled = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(best) = labelled.get_mut(topic) {
             *best = answered.max(*best);
             return topic.to_string();
@@ -55,6 +74,20 @@ impl TopicLabels {
         }
         labelled.insert(Topic::clone(topic), answered);
         topic.to_string()
+    }
+
+    /// Returns the labels of an event type, whose topic may not have replied.
+    pub(super) fn with_type(&self, topic: &Topic, event_type: &str) -> TypeLabels {
+        let shown = self.of(topic, TopicAnswer::Refused);
+        let mut labelled = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let pair = (Topic::clone(topic), Box::from(event_type));
+        let has_place = labelled.len() < TYPES_MAX && event_type.len() <= TYPE_LEN_MAX;
+        let is_other = shown == OTHER || !has_place && !labelled.contains(&pair);
+        if !is_other {
+            labelled.insert(pair);
+        }
+        let event_type = if is_other { OTHER } else { event_type }.to_owned();
+        TypeLabels { topic: shown, event_type }
     }
 }
 

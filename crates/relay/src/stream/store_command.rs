@@ -17,7 +17,7 @@ use walrelay_outbox_store::{
     StoreFailure,
 };
 
-use crate::observe::health::Health;
+use crate::observe::health::{Health, Problem};
 use crate::stream::already_recorded::AlreadyRecorded;
 
 /// The result of a command.
@@ -93,7 +93,7 @@ pub(super) async fn run_with_retries<S: Store>(
     loop {
         let error = match reported(&mut store, &command, (retention, &health)).await {
             Ok(found) => {
-                health.store_worked(name);
+                health.set(Problem::Store(name), None);
                 if let StoreCommand::NoteCondition(condition) = &command {
                     health.condition_noted(condition.clone());
                 }
@@ -110,7 +110,7 @@ pub(super) async fn run_with_retries<S: Store>(
             ) => return (store, Err(ended)),
             Err(error @ StoreFailure::Unavailable(_)) => {
                 if command.blocks_rows() {
-                    health.store_failed(name, store.failure_reason(&error));
+                    health.set(Problem::Store(name), Some(store.failure_reason(&error)));
                 }
                 walrelay_errors::Chain(&error).to_string()
             }
@@ -153,7 +153,7 @@ pub(super) async fn run_with_retries<S: Store>(
 
 /// Reports that an outbox table has rows that are never published, once.
 fn report_unpublished(health: &Health, reason: Option<&Reason>) {
-    if !health.set_unpublished(reason.cloned()) {
+    if !health.set(Problem::Unpublished, reason.cloned()) {
         return;
     }
     match reason {
@@ -185,7 +185,11 @@ async fn reported<S: Store>(
             tracing::warn!(command = name, seconds, "dispatch state does not answer");
             let text = format!("dispatch state has not answered `{name}` for {seconds} s");
             let reason = Reason::new(ReasonKind::DispatchFailure, text);
-            health.store_silent(name, reason.with_code(Code::ServerError.name()));
+            // The error of the last attempt says more, and stays.
+            if !health.has(&Problem::Store(name)) {
+                let reason = reason.with_code(Code::ServerError.name());
+                health.set(Problem::Store(name), Some(reason));
+            }
         }
         Err(_) => {}
     }

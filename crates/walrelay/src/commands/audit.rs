@@ -1,10 +1,11 @@
 //! `walrelay audit`: checks that every published event is in each consumer's inbox.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use clap::Args;
 use serde::Serialize;
-use walrelay_command_line::config::AuditConfig;
+use walrelay_core::ColumnAliases;
 use walrelay_errors::Code;
 use walrelay_inbox::Messages;
 use walrelay_inbox::operator::audit::{
@@ -15,73 +16,159 @@ use walrelay_outbox_admin::protocols::{
 };
 use walrelay_outbox_replay::read_row_filter;
 use walrelay_pg_client::{SqlClient, connect_outbox};
-use walrelay_pubsub::Subscriber;
+use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::observe::report::rfc3339;
-use walrelay_reports::error::Error;
-use walrelay_reports::text::visible;
 
 use super::trace::open_inboxes;
+use crate::commands::shared::cancellable::run_until_shutdown;
+use crate::config::{Checks, DatabaseConfig, InboxPlace, ResourceKind};
+use crate::error::Error;
+use crate::options::values::{duration, time};
+use crate::options::{
+    ARGUMENTS, DatabaseOptions, EndpointOptions, InboxPlaces, OutputOptions, ProjectOption,
+};
 use crate::output::print_result;
+use crate::output::text::visible;
+use crate::plan::Plan;
 
 /// Number of missing events that the text report lists, and the JSON report, without `--all`.
 const NAMED: usize = 20;
 const LISTED: usize = 1_000;
 
-/// Compares outbox and inboxes, and prints the findings.
+/// Prove that every published event is in each consumer's inbox.
 ///
-/// # Errors
-///
-/// A database cannot be reached or refuses, no row is known to be settled, or an event is missing.
-pub async fn execute(config: AuditConfig) -> Result<(), Error> {
-    let role = config.database.connect.user().to_owned();
-    execute_plainly(config).await.map_err(|error| error.for_read_only_command(&role))
+/// Counts and hashes the settled rows of the outbox and the rows of each inbox by minute, and compares
+/// the minutes that differ id by id. Missing events are named, and the exit code is 1. Rows in
+/// dispatch state (retrying, dead, discarded) and pruned events are counted separately.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  walrelay audit --from-time 7d\n  \
+    walrelay audit --inbox billing=postgresql://app@billing.example:5432/app --aggregate-type order\n  \
+    walrelay audit --subscription audit --from-time 2d"
+)]
+pub(crate) struct Audit {
+    /// Only events that occurred at this time or later: 2026-01-31T12:00:00Z, or how long ago (7d).
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    from_time: Option<SystemTime>,
+    /// Events younger than this may be on their way, and are left out.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration("0s", "7d"))]
+    grace: Duration,
+    /// Only events of this aggregate type, where a consumer does not read all of them; may be given
+    /// several times.
+    #[arg(long, value_name = "TYPE")]
+    aggregate_type: Vec<String>,
+    /// Compare with what this subscription holds, short or full name, instead of with inboxes: it is read and
+    /// handed back, and nothing of it is acknowledged. What is published meanwhile is not waited for. For
+    /// consumers without an inbox, a subscription that nobody else reads.
+    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with = "inbox")]
+    subscription: Option<String>,
+    /// Name every event that is missing: without it the first 20, with --output json the first thousand.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    places: InboxPlaces,
+    #[command(flatten)]
+    output: OutputOptions,
+    #[command(flatten)]
+    database: DatabaseOptions,
+    #[command(flatten)]
+    project: ProjectOption,
+    #[command(flatten)]
+    endpoint: EndpointOptions,
 }
 
-async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
-    let outbox = connect_outbox(&config.database.connect).await?;
-    refuse_without_outbox(&outbox, &config.database.outbox).await?;
-    let scope = scope(&outbox, &config).await?;
-    let dispatch = count_in_dispatch(&outbox, &scope).await?;
-    let mut consumers: Vec<ConsumerAudit> = Vec::new();
-    if let Some((subscription, endpoint)) = &config.subscription {
-        let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
-        let findings = audit(&outbox, AuditTarget::Subscription(&messages), &scope).await?;
-        consumers.push(ConsumerAudit::of(subscription, findings));
-    } else {
-        let inboxes = open_inboxes(&outbox, &config.inboxes).await?;
-        if inboxes.is_empty() {
-            let what =
-                "the outbox's database has no consumer, so there is no inbox to compare with";
-            return Err(Error::refused(Code::InboxNotNamed, what.to_owned()));
-        }
-        for inbox in inboxes {
-            let against = AuditTarget::Inbox(inbox.client(&outbox), &inbox.consumer);
-            let findings = audit(&outbox, against, &scope).await?;
-            consumers.push(ConsumerAudit::of(inbox.consumer.name(), findings));
-            inbox.close().await;
-        }
+/// What an audit compares.
+struct AuditPlaces {
+    database: DatabaseConfig,
+    /// Column of the event id.
+    id: ColumnAliases,
+    /// Column of the time of the event.
+    occurred_at: ColumnAliases,
+    /// Column of the aggregate type.
+    aggregate_type: Option<ColumnAliases>,
+    /// The consumers. Empty means those in the outbox's own database.
+    inboxes: Vec<InboxPlace>,
+    /// Full name and endpoint of a subscription to compare with instead.
+    subscription: Option<(String, Endpoint)>,
+}
+
+impl Audit {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let inboxes = checks.inbox_places(&self.places);
+        let columns = checks.definition.columns.clone();
+        let reason = "not set; an audit goes by the time at which events occurred";
+        checks.require_time(&columns, reason);
+        let subscription = self.subscription.as_ref().map(|given| {
+            let kind = ResourceKind::Subscription;
+            let name = checks.full_name("subscription", given, &self.project, kind);
+            (name.unwrap_or_default(), checks.endpoint(&self.endpoint))
+        });
+        let places = AuditPlaces {
+            subscription,
+            database: checks.database(&self.database)?,
+            id: columns.id,
+            occurred_at: columns.occurred_at?,
+            aggregate_type: columns.aggregate_type,
+            inboxes: inboxes?,
+        };
+        Some(Plan::new(async move |shutdown| {
+            let done = Box::pin(run_until_shutdown(self.run(&places), shutdown)).await;
+            done.map_err(|error| error.for_read_only_command(places.database.connect.user()))
+        }))
     }
-    outbox.close().await;
-    let report = AuditReport { consumers, dispatch };
-    let named = if config.all { usize::MAX } else { NAMED };
-    print_result(config.format, &report, || report.text(named))?;
-    report.verdict()
+
+    /// Compares outbox and inboxes, and prints the findings.
+    ///
+    /// # Errors
+    ///
+    /// A database cannot be reached or refuses, no row is known to be settled, or an event is missing.
+    async fn run(&self, places: &AuditPlaces) -> Result<(), Error> {
+        let outbox = connect_outbox(&places.database.connect).await?;
+        refuse_without_outbox(&outbox, &places.database.outbox).await?;
+        let scope = scope(&outbox, self, places).await?;
+        let dispatch = count_in_dispatch(&outbox, &scope).await?;
+        let mut consumers: Vec<ConsumerAudit> = Vec::new();
+        if let Some((subscription, endpoint)) = &places.subscription {
+            let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
+            let findings = audit(&outbox, AuditTarget::Subscription(&messages), &scope).await?;
+            consumers.push(ConsumerAudit::of(subscription, findings));
+        } else {
+            let inboxes = open_inboxes(&outbox, &places.inboxes).await?;
+            if inboxes.is_empty() {
+                let what =
+                    "the outbox's database has no consumer, so there is no inbox to compare with";
+                return Err(Error::refused(Code::InboxNotNamed, what.to_owned()));
+            }
+            for inbox in inboxes {
+                let against = AuditTarget::Inbox(inbox.client(&outbox), &inbox.consumer);
+                let findings = audit(&outbox, against, &scope).await?;
+                consumers.push(ConsumerAudit::of(inbox.consumer.name(), findings));
+                inbox.close().await;
+            }
+        }
+        outbox.close().await;
+        let report = AuditReport { consumers, dispatch };
+        let named = if self.all { usize::MAX } else { NAMED };
+        print_result(self.output.output, &report, || report.text(named))?;
+        report.verdict()
+    }
 }
 
-async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error> {
-    let shards = every_shard(outbox, &config.database.outbox).await?;
+async fn scope(outbox: &SqlClient, command: &Audit, places: &AuditPlaces) -> Result<Scope, Error> {
+    let shards = every_shard(outbox, &places.database.outbox).await?;
     for shard in &shards {
         refuse_unrecorded(outbox, &shard.slot).await?;
     }
     let mut tables = Vec::new();
-    for table in &config.database.outbox.tables {
-        let id = column_of(outbox, table, &config.id).await?;
-        let (occurred_at, time) = time_column_of(outbox, table, Some(&config.occurred_at)).await?;
-        let aggregate_type = match &config.aggregate_type {
+    for table in &places.database.outbox.tables {
+        let id = column_of(outbox, table, &places.id).await?;
+        let (occurred_at, time) = time_column_of(outbox, table, Some(&places.occurred_at)).await?;
+        let aggregate_type = match &places.aggregate_type {
             Some(names) => Some(column_of(outbox, table, names).await?),
             None => None,
         };
-        let filter = read_row_filter(outbox, &config.database.outbox, table).await?;
+        let filter = read_row_filter(outbox, &places.database.outbox, table).await?;
         let published = (table.clone(), filter.as_deref());
         tables.push(AuditedTable::new(
             published,
@@ -95,10 +182,10 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
         settled_by: settled_by(outbox, &slots).await?,
         slots,
         tables,
-        since: config.since,
-        until: SystemTime::now().checked_sub(config.grace).unwrap_or(SystemTime::UNIX_EPOCH),
-        aggregate_types: config.aggregate_types.clone(),
-        listed: if config.all { usize::MAX } else { LISTED },
+        since: command.from_time.unwrap_or(SystemTime::UNIX_EPOCH),
+        until: SystemTime::now().checked_sub(command.grace).unwrap_or(SystemTime::UNIX_EPOCH),
+        aggregate_types: command.aggregate_type.clone(),
+        listed: if command.all { usize::MAX } else { LISTED },
     })
 }
 

@@ -7,15 +7,19 @@ mod consumers;
 mod dead_rows;
 mod partitions;
 mod recorded_stop;
+mod report;
 mod retention;
 mod schemas;
 mod server;
 
-use walrelay_command_line::config::CheckConfig;
+use std::net::SocketAddr;
+
+use clap::Args;
 use walrelay_core::RouterConfig;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
 use walrelay_outbox_admin::lifecycle::preflight_check::preflight_request;
+use walrelay_outbox_admin::maintenance::Maintenance;
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_admin::protocols::routes::{self, InvalidTopicRows, Routes};
 use walrelay_outbox_admin::{CheckResult, Finding, PreflightRequest, preflight, read_sharding};
@@ -25,18 +29,23 @@ use walrelay_pg_client::{
 };
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
-use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
+use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::check::{CheckReport, add_fixes, check_text};
-use walrelay_reports::error::Error;
-use walrelay_reports::explain;
-use walrelay_reports::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 
 use self::consumers::Consumers;
+use self::report::{CheckReport, add_fixes, check_text};
 use self::schemas::Payload;
 use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
+use crate::config::{Checks, DefinitionNeed, InboxPlace, OutputFormat};
+use crate::error::{Error, explain};
+use crate::options::{
+    DefinitionOptions, InboxPlaces, OutputOptions, PruneArchiveOption, RetentionOptions,
+    ServiceOptions,
+};
 use crate::output::{colours, print_result};
+use crate::plan::Plan;
+use crate::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 
 /// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
 #[derive(Debug, Default)]
@@ -55,20 +64,78 @@ fn unusable(subject: &str, error: &impl Coded) -> Finding {
     Finding::error(error.code(), subject, Chain(error).to_string()).fix(fix)
 }
 
+/// Check Postgres, Pub/Sub and the configuration, and name what to fix.
+///
+/// Changes nothing. Prints each finding with its fix and exits with 0 when `run` would start, otherwise with the
+/// code `run` would stop with.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  walrelay check --project my-project --output json")]
+pub(crate) struct Check {
+    #[command(flatten)]
+    places: InboxPlaces,
+    #[command(flatten)]
+    retention: RetentionOptions,
+    #[command(flatten)]
+    archive: PruneArchiveOption,
+    #[command(flatten)]
+    output: OutputOptions,
+    #[command(flatten)]
+    definition: DefinitionOptions,
+    #[command(flatten)]
+    options: ServiceOptions,
+}
+
+/// What is checked: what `run` would use.
+struct Subjects {
+    settings: Settings,
+    maintenance: Maintenance,
+    otlp: Option<OtlpSettings>,
+    /// Consumers in other databases. Empty means the consumers in the outbox's own database.
+    inboxes: Vec<InboxPlace>,
+}
+
+impl Check {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let subjects = self.subjects(checks)?;
+        let format = self.output.output;
+        Some(Plan::new(async move |shutdown| Box::pin(check(subjects, format, shutdown)).await))
+    }
+
+    /// Returns the settings that `run` would use.
+    pub(crate) fn settings(&self, checks: &mut Checks<'_>) -> Option<Settings> {
+        checks.define(&self.definition);
+        checks.settings(&self.options, Until::Stopped)
+    }
+
+    fn subjects(&self, checks: &mut Checks<'_>) -> Option<Subjects> {
+        let otlp = checks.otlp();
+        let inboxes = checks.inbox_places(&self.places);
+        let settings = self.settings(checks);
+        let _: Option<SocketAddr> = checks.http(&self.options.relay.http);
+        checks.needs_definition(DefinitionNeed::Reported(ANSWER_TIMEOUT));
+        let maintenance = checks.maintenance(&self.retention, &self.archive);
+        Some(Subjects { settings: settings?, maintenance, otlp, inboxes: inboxes? })
+    }
+}
+
 /// Prints every finding.
 ///
 /// # Errors
 ///
 /// At least one finding would keep `run` from working.
-pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let telemetry = collector(config.run.otlp.clone());
-    let looking = look(&config, shutdown);
+async fn check(
+    mut subjects: Subjects,
+    format: OutputFormat,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let telemetry = collector(subjects.otlp.take());
+    let looking = look(&subjects, shutdown);
     let looked = async { Ok(tokio::join!(looking, telemetry)) };
     let (mut findings, collector) = Box::pin(run_until_shutdown(looked, shutdown)).await?;
     findings.extend(collector);
     add_fixes(&mut findings);
     let text = || check_text(&findings, colours());
-    print_result(config.format, &CheckReport::of(&findings), text)?;
+    print_result(format, &CheckReport::of(&findings), text)?;
     let errors = findings.iter().filter_map(Finding::error_code);
     let count = errors.clone().count();
     match Code::gravest(errors) {
@@ -83,15 +150,16 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
 
 /// Runs every check that is possible: one connection may answer where another fails. All
 /// connections open at the same time, so that an unreachable address costs its timeout once.
-async fn look(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
-    let archive = check.run.maintenance.as_ref().and_then(|it| it.archive.as_ref());
-    let (mut found, archive) = tokio::join!(look_at_servers(check, shutdown), archive::of(archive));
+async fn look(subjects: &Subjects, shutdown: &Shutdown) -> Vec<Finding> {
+    let archive = subjects.maintenance.archive.as_ref();
+    let (mut found, archive) =
+        tokio::join!(check_servers(subjects, shutdown), archive::of(archive));
     found.extend(archive);
     found
 }
 
-async fn look_at_servers(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
-    let (config, inboxes) = (&check.run.settings, &check.inboxes);
+async fn check_servers(subjects: &Subjects, shutdown: &Shutdown) -> Vec<Finding> {
+    let (config, inboxes) = (&subjects.settings, &subjects.inboxes);
     let mut found = Vec::new();
     let mut there = PostgresFacts::default();
     let connect = config.connect.clone().with_patience(ANSWER_TIMEOUT);
@@ -116,7 +184,7 @@ async fn look_at_servers(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Findin
                 if replication.is_ok() {
                     found.iter_mut().for_each(with_replication);
                 }
-                if check.run.maintenance.as_ref().is_some_and(|it| it.older_than.is_some()) {
+                if subjects.maintenance.older_than.is_some() {
                     found.extend(retention::of(&client, &config.relay.outbox.tables).await);
                 }
                 Ok(facts)
@@ -240,15 +308,14 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
         shards.swap(0, first);
     }
     let mut findings = Vec::new();
-    for (number, outbox) in shards.into_iter().enumerate() {
-        let is_of_it = |finding: &Finding| {
-            ["slot ", "publication ", "shard "].iter().any(|it| finding.subject.starts_with(it))
-        };
+    for outbox in shards {
         let (slot, shard) = (outbox.slot.clone(), outbox.shard);
         let mut found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
         add_fixes(&mut found);
+        // The findings about the server and the tables are those of the first shard again.
+        found.retain(|finding| !is_known(&findings, finding));
         found.iter_mut().for_each(|finding| finding.fix = explain::with_shard(&finding.fix, shard));
-        findings.extend(found.into_iter().filter(|finding| number == 0 || is_of_it(finding)));
+        findings.extend(found);
         findings.extend(dead_rows::of(client, &slot).await);
         if let Some(stop) = recorded_stop::of(client, &slot).await {
             // The relay that would finish an operation cannot pass this row.
@@ -261,6 +328,12 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
     }
     findings.extend(server::findings(client, relay.wal_budget).await?);
     Ok(findings)
+}
+
+/// Returns whether a finding says the same as an earlier one. The fixes may name different shards.
+fn is_known(findings: &[Finding], new: &Finding) -> bool {
+    let said = |it: &Finding| (it.result, it.subject.clone(), it.message.clone());
+    findings.iter().any(|known| said(known) == said(new))
 }
 
 async fn check_pubsub(
@@ -396,6 +469,18 @@ mod tests {
         let mut other = Finding::error(Code::SlotLost, "slot walrelay", "is lost");
         with_replication(&mut other);
         assert_eq!(other.error_code(), Some(Code::SlotLost));
+    }
+
+    #[test]
+    fn a_finding_of_another_shard_is_new_only_if_it_says_something_else() {
+        let slot = |name: &str| {
+            Finding::error(Code::SlotLost, format!("slot {name}"), "is lost").fix("--shard")
+        };
+        let server = || Finding::passed("wal-senders", "setting max_wal_senders", "1 of 10 in use");
+        let known = [slot("walrelay_0_of_2"), server()];
+        assert!(is_known(&known, &server()));
+        assert!(is_known(&known, &slot("walrelay_0_of_2").fix("--shard 1/2")));
+        assert!(!is_known(&known, &slot("walrelay_1_of_2")));
     }
 
     #[test]

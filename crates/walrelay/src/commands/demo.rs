@@ -13,12 +13,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::{Args, FromArgMatches as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use walrelay_command_line::config::{
-    Command, CommandLine, Config, DemoConfig, Environment, RunConfig,
-};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_errors::{Chain, Code};
 use walrelay_outbox_admin::InitOptions;
@@ -27,11 +25,15 @@ use walrelay_pg_client::{ConnectConfig, PgEnv, connect_sql, own_table};
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
-use super::run;
-use crate::demo::{CREATE_ORDERS, Comparison, Ledger, ReadModel, produce, subscribe};
+use super::run::{Run, RunConfig, relay};
+use crate::config::{Checks, Environment, Program};
+use crate::demo::{
+    CREATE_ORDERS, Comparison, DemoOutput, Ledger, ProducedRows, ReadModel, produce, subscribe,
+};
+use crate::error::Error;
 use crate::output::print;
+use crate::plan::Plan;
 
 const PROJECT: &str = "demo";
 const TOPIC: &str = "projects/demo/topics/orders.events";
@@ -41,76 +43,100 @@ const INBOX_SUBSCRIPTION: &str = "projects/demo/subscriptions/order_state";
 /// Longest time to wait for rows after the producer stops. Rows that arrive later count as lost.
 const ARRIVAL_MAX: Duration = Duration::from_secs(30);
 
-/// Runs until `shutdown` is requested or the requested number of rows has arrived, and prints the
-/// result.
+/// Run everything embedded: Postgres, Pub/Sub, a producer, the relay, a checker.
 ///
-/// # Errors
-///
-/// Something could not be started, or a row was lost or out of order.
-pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    // Starting a server blocks this thread, but nothing else runs yet.
-    let installation = Installation::newest(&[]).map_err(demo_error)?;
-    let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
-    let url = postgres.url("postgres");
-    let io = |source| Error::Io { action: "listen on 127.0.0.1".into(), source };
-    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
-    let pubsub = listener.local_addr().map_err(io)?;
+/// Prints what arrives and checks order and completeness; ends with a summary, and with 0 only
+/// when nothing was lost and nothing was out of order.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Demo", after_help = "Example:\n  walrelay demo --rows 1000")]
+pub(crate) struct Demo {
+    #[command(flatten)]
+    rows: ProducedRows,
+}
 
-    let emulator = Emulator::new(Options::default());
-    emulator.create_topic(TOPIC).map_err(refused)?;
-    for subscription in [SUBSCRIPTION, INBOX_SUBSCRIPTION] {
-        let options = SubscriptionOptions::default();
-        emulator.create_subscription(subscription, TOPIC, options).map_err(refused)?;
+impl Demo {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let output = if checks.is_quiet { DemoOutput::Summary } else { DemoOutput::Messages };
+        let program = checks.program;
+        Some(Plan::new(async move |shutdown| Box::pin(self.run(output, program, shutdown)).await))
     }
-    let mut servers = JoinSet::new();
-    servers.spawn({
-        let emulator = emulator.clone();
-        async move { emulator.serve(listener, std::future::pending()).await }
-    });
-    prepare(&url).await?;
-    print(&format!(
-        "Postgres {} at {url}\nPub/Sub at PUBSUB_EMULATOR_HOST={pubsub}\n",
-        installation.version
-    ))?;
 
-    let ledger = Arc::new(Ledger::default());
-    let stop = Shutdown::new();
-    let mut services = JoinSet::new();
-    let relay_config = relay_config(&url, &pubsub.to_string())?;
-    services.spawn({
-        let stop = stop.clone();
-        async move { Box::pin(run::execute(relay_config, &stop)).await }
-    });
-    let endpoint = Endpoint::emulator(&pubsub.to_string()).map_err(demo_error)?;
-    let read_model =
-        ReadModel::create(|database| postgres.url(database), INBOX_SUBSCRIPTION, endpoint).await?;
-    let kept = read_model.keep(stop.clone());
-    services.spawn(async move { kept.await.map_err(Error::Inbox) });
-    let output = config.output;
-    servers.spawn({
-        let (ledger, host) = (Arc::clone(&ledger), format!("http://{pubsub}"));
-        async move {
-            if let Err(error) = subscribe(&host, SUBSCRIPTION, &ledger, output).await {
-                tracing::error!(%error, "the subscriber stopped");
-            }
+    /// Runs until `shutdown` is requested or the requested number of rows has arrived, and prints the
+    /// result.
+    ///
+    /// # Errors
+    ///
+    /// Something could not be started, or a row was lost or out of order.
+    async fn run(
+        &self,
+        output: DemoOutput,
+        program: Program,
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
+        // Starting a server blocks this thread, but nothing else runs yet.
+        let installation = Installation::newest(&[]).map_err(demo_error)?;
+        let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
+        let url = postgres.url("postgres");
+        let io = |source| Error::Io { action: "listen on 127.0.0.1".into(), source };
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
+        let pubsub = listener.local_addr().map_err(io)?;
+
+        let emulator = Emulator::new(Options::default());
+        emulator.create_topic(TOPIC).map_err(refused)?;
+        for subscription in [SUBSCRIPTION, INBOX_SUBSCRIPTION] {
+            let options = SubscriptionOptions::default();
+            emulator.create_subscription(subscription, TOPIC, options).map_err(refused)?;
         }
-    });
+        let mut servers = JoinSet::new();
+        servers.spawn({
+            let emulator = emulator.clone();
+            async move { emulator.serve(listener, std::future::pending()).await }
+        });
+        prepare(&url).await?;
+        print(&format!(
+            "Postgres {} at {url}\nPub/Sub at PUBSUB_EMULATOR_HOST={pubsub}\n",
+            installation.version
+        ))?;
 
-    let began = Instant::now();
-    let producing = produce(&url, &config.options, &ledger);
-    tokio::select! {
-        produced = producing => produced?,
-        () = shutdown.requested() => {}
-        Some(ended) = services.join_next() => return service_ended(ended),
+        let ledger = Arc::new(Ledger::default());
+        let stop = Shutdown::new();
+        let mut services = JoinSet::new();
+        let relay_config = relay_config(&program, &url, &pubsub.to_string())?;
+        services.spawn({
+            let stop = stop.clone();
+            async move { Box::pin(relay(relay_config, &stop)).await }
+        });
+        let endpoint = Endpoint::emulator(&pubsub.to_string()).map_err(demo_error)?;
+        let read_model =
+            ReadModel::create(|database| postgres.url(database), INBOX_SUBSCRIPTION, endpoint)
+                .await?;
+        let kept = read_model.keep(stop.clone());
+        services.spawn(async move { kept.await.map_err(Error::Inbox) });
+        servers.spawn({
+            let (ledger, host) = (Arc::clone(&ledger), format!("http://{pubsub}"));
+            async move {
+                if let Err(error) = subscribe(&host, SUBSCRIPTION, &ledger, output).await {
+                    tracing::error!(%error, "the subscriber stopped");
+                }
+            }
+        });
+
+        let began = Instant::now();
+        let producing = produce(&url, &self.rows, &ledger);
+        tokio::select! {
+            produced = producing => produced?,
+            () = shutdown.requested() => {}
+            Some(ended) = services.join_next() => return service_ended(ended),
+        }
+        let (produced_in, arrived_after) = (began.elapsed(), arrival(&ledger).await);
+        let comparison = read_model.compare(ARRIVAL_MAX).await?;
+        read_model.close().await;
+        stop.request();
+        while let Some(ended) = services.join_next().await {
+            service_ended(ended)?;
+        }
+        report(&ledger, DemoTimes { produced_in, arrived_after }, comparison)
     }
-    let (produced_in, arrived_after) = (began.elapsed(), arrival(&ledger).await);
-    let comparison = read_model.compare(ARRIVAL_MAX).await?;
-    read_model.close().await;
-    stop.request();
-    while let Some(ended) = services.join_next().await {
-        service_ended(ended)?;
-    }
-    report(&ledger, DemoTimes { produced_in, arrived_after }, comparison)
 }
 
 /// Creates tables, publication and slot, as `walrelay init` does, and a business table.
@@ -129,14 +155,17 @@ async fn prepare(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn relay_config(url: &str, pubsub: &str) -> Result<RunConfig, Error> {
+fn relay_config(program: &Program, url: &str, pubsub: &str) -> Result<RunConfig, Error> {
     let variables = [("PUBSUB_EMULATOR_HOST", pubsub), ("PUBSUB_PROJECT_ID", PROJECT)];
     let environment = Environment::new(variables);
-    let arguments = ["walrelay", "run", "--database-url", url].map(Into::into);
-    let line = CommandLine::parse(arguments, &environment).map_err(|_| unfit("the options"))?;
-    let config = Config::new(line, &environment, None).map_err(Error::Config)?;
-    let Command::Run(run_config) = config.command else { return Err(unfit("the command")) };
-    Ok(*run_config)
+    let arguments = ["walrelay", "run", "--database-url", url, "--project", PROJECT];
+    let matches = (program.command)().try_get_matches_from(arguments);
+    let matches = matches.map_err(|_| unfit("the options"))?;
+    let matches = matches.subcommand_matches("run").ok_or_else(|| unfit("the command"))?;
+    let run = Run::from_arg_matches(matches).map_err(|_| unfit("the options"))?;
+    let mut checks = Checks::new(&environment, *program);
+    let config = run.config(&mut checks);
+    config.ok_or(Error::Config(checks.problems))
 }
 
 /// Waits until everything committed has arrived. Returns the waiting time.

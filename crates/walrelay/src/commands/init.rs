@@ -1,16 +1,212 @@
 //! `walrelay init`: creates tables, publication, slot, and optionally topics. Safe to run again.
 
+use clap::Args;
 use serde::Serialize;
-use walrelay_command_line::config::{CreateTopics, InitConfig};
+use walrelay_core::RouterConfig;
+use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
+use walrelay_outbox_admin::partitions::PartitionSpan;
 use walrelay_outbox_admin::protocols::{
-    CreatedTopics, TopicOrder, TopicResult, create_topics, set_up,
+    CreatedTopics, ExistingRows, TopicOrder, TopicResult, create_topics, set_up,
 };
-use walrelay_outbox_admin::{InitPlan, InitReport};
+use walrelay_outbox_admin::{EarlierRows, InitOptions, InitPlan, InitReport};
+use walrelay_pg_client::ConnectConfig;
+use walrelay_pg_replication::Failover;
+use walrelay_pubsub::TopicSettings;
+use walrelay_relay::settings::PubSubSettings;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
-use super::shared::operator::{StopMode, Terminal, run_protocol};
+use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
+use crate::config::{ChangeMode, ChangeOptions, Checks, DefinitionNeed, topic_settings};
+use crate::error::Error;
+use crate::options::arguments::ConfirmArgs;
+use crate::options::values::{shard_count, topic_to_create, word};
+use crate::options::{
+    ARGUMENTS, DatabaseOptions, DefinitionOptions, MessageOptions, OWN_OPTIONS, OutputOptions,
+    PubSubOptions, SqlOption, TopicOptions,
+};
 use crate::output::print;
+use crate::plan::Plan;
+
+const PARTITION_SPANS: &[(&str, PartitionSpan)] =
+    &[("day", PartitionSpan::Day), ("week", PartitionSpan::Week), ("month", PartitionSpan::Month)];
+
+/// Options of `init` alone.
+#[derive(Debug, Args)]
+#[command(next_help_heading = OWN_OPTIONS)]
+struct OwnOptions {
+    /// Create the topics the outbox's rows lead to through --topic-template, and those named here [default: `false`]
+    ///
+    /// As in --create-topics=order.events,video.events.
+    #[arg(long, value_name = "TOPIC", value_delimiter = ',', num_args = 0.., require_equals = true,
+          default_missing_value = "true", value_parser = topic_to_create)]
+    create_topics: Vec<String>,
+    #[command(flatten)]
+    topics: TopicOptions,
+    #[command(flatten)]
+    sql: SqlOption,
+    /// Into how many shards the outbox is divided, each with a publication, a slot and an instance of its own; a power
+    /// of two; 1 to 64
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = shard_count)]
+    shards: u32,
+    /// Create the outbox as a partitioned table with one partition per day, week or month; `run` creates the next ones [default: one table]
+    #[arg(long, value_name = "SPAN", value_parser = word(PARTITION_SPANS))]
+    partition_by: Option<PartitionSpan>,
+    /// Make it a failover slot, which standbys keep in step; Postgres 17 or newer
+    #[arg(long)]
+    failover: bool,
+}
+
+/// Create tables, publication and slot; safe to run again.
+///
+/// Applies the migrations, then creates the publication (inserts only), then the slot, in that
+/// order: a slot older than its publication never works. What exists already is left alone.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  \
+    walrelay init --database-url postgresql://postgres@db.example:5432/app --create-topics\n  \
+    walrelay init --backfill"
+)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub(crate) struct Init {
+    /// With --unpublished-column: do not ask.
+    #[arg(short, long)]
+    yes: bool,
+    /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
+    #[arg(long)]
+    backfill: bool,
+    /// Rows that are in the table before there is a slot are never published. Without this or --backfill, such rows are
+    /// refused.
+    #[arg(long, conflicts_with = "backfill")]
+    skip_existing_rows: bool,
+    /// With --backfill: publish only rows in which this column is null, as in `published_at`. Stop the old publisher
+    /// first. The command counts the rows in which it is set, and asks.
+    #[arg(long, value_name = "COLUMN", requires = "backfill")]
+    unpublished_column: Option<String>,
+    #[command(flatten)]
+    output: OutputOptions,
+    #[command(flatten)]
+    own: OwnOptions,
+    #[command(flatten)]
+    database: DatabaseOptions,
+    #[command(flatten)]
+    definition: DefinitionOptions,
+    #[command(flatten)]
+    messages: MessageOptions,
+    #[command(flatten)]
+    pubsub: PubSubOptions,
+}
+
+/// What to set up.
+struct InitConfig {
+    /// Connection settings, or `None` if `init` only prints the SQL.
+    connect: Option<ConnectConfig>,
+    /// The outbox to set up: each of its shards, or the whole one.
+    shards: Vec<InitOptions>,
+    /// Settings that turn rows into messages, from which the topics to create are derived.
+    router: RouterConfig,
+    /// Settings of Pub/Sub.
+    pubsub: PubSubSettings,
+    /// The topics to create.
+    create_topics: CreateTopics,
+    /// Their settings.
+    topic_settings: TopicSettings,
+    /// The treatment of rows that are older than the slot.
+    already_there: ExistingRows,
+    /// Consent to the loss that is accepted, and output.
+    options: ChangeOptions,
+}
+
+/// The topics that `init` creates.
+#[derive(PartialEq, Eq)]
+enum CreateTopics {
+    /// No topics.
+    No,
+    /// The topics that the rows in the outbox lead to, and the named ones.
+    Yes {
+        /// Short or full names of further topics.
+        named: Vec<String>,
+    },
+}
+
+impl Init {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let config = self.config(checks)?;
+        Some(Plan::new(async move |shutdown| Box::pin(init(config, shutdown)).await))
+    }
+
+    fn config(&self, checks: &mut Checks<'_>) -> Option<InitConfig> {
+        let prints_only = self.own.sql.sql;
+        let shards = self.own.shards;
+        checks.define(&self.definition);
+        let router = checks.router(&self.messages);
+        let create_topics = topics_to_create(&self.own.create_topics);
+        let topic_settings = topic_settings(&self.own.topics);
+        if create_topics != CreateTopics::No && !prints_only {
+            checks.require_project(&router);
+        }
+        let pubsub = checks.pubsub(&self.pubsub);
+        let outbox = checks.whole_outbox(&self.database, shards);
+        checks.require_dividing_key(&router, shards);
+        if prints_only && self.backfill {
+            let allowed =
+                "not with --sql: the slot is made together with a snapshot, by this command alone";
+            checks.wrong_or_missing("backfill", allowed);
+        }
+        let connect = match prints_only {
+            true => None,
+            false => Some(checks.connect(&self.database.connection)?),
+        };
+        if let Some(connect) = &connect {
+            checks.note_record_of(connect, &self.database);
+            checks.needs_definition(DefinitionNeed::Optional);
+        }
+        let shard_key = shard_key(&router);
+        let of_shard = |shard| InitOptions {
+            columns: router.columns.clone(),
+            shard_key: shard_key.clone(),
+            failover: if self.own.failover { Failover::Yes } else { Failover::No },
+            earlier_rows: match self.skip_existing_rows {
+                true => EarlierRows::Leave,
+                false => EarlierRows::Refuse,
+            },
+            partition_by: self.own.partition_by,
+            ..InitOptions::new(shard)
+        };
+        Some(InitConfig {
+            connect,
+            shards: outbox.shards(shards).into_iter().map(of_shard).collect(),
+            router,
+            pubsub,
+            create_topics,
+            topic_settings,
+            already_there: match (self.backfill, self.unpublished_column.clone()) {
+                (false, _) => ExistingRows::Left,
+                (true, None) => ExistingRows::Published,
+                (true, Some(column)) => ExistingRows::Unpublished { column },
+            },
+            options: ChangeOptions {
+                // Otherwise no row is left unpublished that nobody has named.
+                mode: match self.unpublished_column.is_some() {
+                    true => ConfirmArgs { yes: self.yes, dry_run: false }.mode(),
+                    false => ChangeMode::Agreed,
+                },
+                format: self.output.output,
+            },
+        })
+    }
+}
+
+/// Reads the topics to create. `true` and `false` stand for the bare flag.
+fn topics_to_create(values: &[String]) -> CreateTopics {
+    match values {
+        [] => CreateTopics::No,
+        [one] if one == "false" => CreateTopics::No,
+        _ => CreateTopics::Yes {
+            named: values.iter().filter(|name| *name != "true").cloned().collect(),
+        },
+    }
+}
 
 /// Creates the missing objects and prints their names. With `--sql` it only prints the SQL.
 ///
@@ -18,7 +214,7 @@ use crate::output::print;
 ///
 /// Postgres or Pub/Sub cannot be reached, or refuses. Earlier steps have taken effect, and a second
 /// run continues after them.
-pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
+async fn init(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let shards = &config.shards;
     let Some(connect) = &config.connect else {
         let plans = shards.iter().map(InitPlan::new).collect::<Result<Vec<_>, _>>()?;

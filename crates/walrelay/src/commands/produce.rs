@@ -1,7 +1,7 @@
 //! The commands for producers: `emit` and `snapshot` write events, and `forget` forgets aggregates.
 
-pub mod emit;
-pub mod forget;
+pub(crate) mod emit;
+pub(crate) mod forget;
 mod progress;
-pub mod snapshot;
+pub(crate) mod snapshot;
 mod step;

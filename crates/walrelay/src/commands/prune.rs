@@ -1,40 +1,83 @@
 //! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked.
 
+use std::time::Duration;
+
+use clap::Args;
 use serde::Serialize;
-use walrelay_command_line::config::{ChangeMode, PruneConfig};
+use walrelay_core::ColumnNames;
+use walrelay_outbox_admin::archive::{Archive, ArchiveLocation};
 use walrelay_outbox_admin::protocols::{PruneOrder, PrunedTable, prune};
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
+use crate::config::{ChangeMode, Checks, DatabaseConfig};
+use crate::error::Error;
+use crate::options::values::{archive_location, duration};
+use crate::options::{ARGUMENTS, ChangeArgs, DatabaseOptions};
+use crate::plan::Plan;
 
-/// Deletes rows table by table, and prints their number.
+/// Delete outbox rows that are old, confirmed and not parked.
 ///
-/// # Errors
-///
-/// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
-pub async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let PruneConfig { database, columns, older_than, archive, options } = config;
-    let terminal = Terminal::new(options, shutdown);
-    let access = match options.mode {
-        ChangeMode::DryRun => TableAccess::Read,
-        ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
-    };
-    let order = PruneOrder {
-        outbox: &database.outbox,
-        columns: &columns,
-        older_than,
-        access,
-        archive: archive.as_ref(),
-    };
-    let pruned = run_protocol(&database.connect, terminal, StopMode::Cancel, async |session| {
-        prune(session, order).await
-    });
-    let pruned = pruned.await?;
-    // The steps have printed everything already.
-    let text = |_: &Vec<_>| String::new();
-    terminal.print_result(pruned.as_ref(), text, |tables| PruneJson { tables })
+/// Never rows that a recovery would need. Of a partitioned outbox, partitions whose rows may all go are dropped.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  walrelay prune --older-than 30d --dry-run\n  \
+    walrelay prune --older-than 30d --archive gs://my-bucket/outbox"
+)]
+pub(crate) struct Prune {
+    /// Age a row must have to be deleted, such as 30d; 1s to 3650d.
+    #[arg(long, value_name = "DURATION", required = true, value_parser = duration("1s", "3650d"))]
+    older_than: Duration,
+    /// Write the rows to this directory or bucket before they are deleted, as compressed JSON lines.
+    ///
+    /// A directory must exist. A URL is `file:///DIRECTORY`, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`.
+    #[arg(long, value_name = "LOCATION", value_parser = archive_location)]
+    archive: Option<ArchiveLocation>,
+    #[command(flatten)]
+    change: ChangeArgs,
+    #[command(flatten)]
+    database: DatabaseOptions,
+}
+
+impl Prune {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let columns = checks.definition.columns.clone();
+        checks.require_time(&columns, "needed: a row's age is read from it");
+        let database = checks.database(&self.database)?;
+        let archive = checks.archive(self.archive.as_ref());
+        Some(Plan::new(async move |shutdown| {
+            Box::pin(self.run(&database, &columns, archive.as_ref(), shutdown)).await
+        }))
+    }
+
+    /// Deletes rows table by table, and prints their number.
+    ///
+    /// # Errors
+    ///
+    /// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
+    async fn run(
+        &self,
+        DatabaseConfig { connect, outbox }: &DatabaseConfig,
+        columns: &ColumnNames,
+        archive: Option<&Archive>,
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
+        let options = self.change.options();
+        let terminal = Terminal::new(options, shutdown);
+        let access = match options.mode {
+            ChangeMode::DryRun => TableAccess::Read,
+            ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
+        };
+        let order = PruneOrder { outbox, columns, older_than: self.older_than, access, archive };
+        let pruned = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
+            prune(session, order).await
+        });
+        // The steps have printed everything already.
+        let text = |_: &Vec<_>| String::new();
+        terminal.print_result(pruned.await?.as_ref(), text, |tables| PruneJson { tables })
+    }
 }
 
 #[derive(Debug, Serialize)]

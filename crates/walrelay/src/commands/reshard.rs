@@ -1,30 +1,68 @@
 //! `walrelay reshard`: changes the number of shards while producers write, without loss or
 //! reordering.
 
+use clap::Args;
 use serde::Serialize;
-use walrelay_command_line::config::ReshardConfig;
-use walrelay_outbox_admin::protocols::{DroppedShard, Reshard, ReshardEnd, Resharded, Switch};
+use walrelay_outbox_admin::protocols::{
+    DroppedShard, Reshard as Resharding, ReshardEnd, Resharded, Switch,
+};
+use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::connect_sql;
+use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 use super::shared::operator::Terminal;
+use crate::config::Checks;
+use crate::error::Error;
+use crate::options::values::shard_count;
+use crate::options::{ARGUMENTS, ChangeArgs, ServiceOptions};
+use crate::plan::Plan;
 
-/// Changes the number of shards, and prints which relays to start.
+/// Change the number of shards while producers write, without loss or reordering.
 ///
-/// # Errors
-///
-/// A precondition fails, the server or Pub/Sub refuses, or the command was interrupted. Before the
-/// switch the old relays then continue.
-pub async fn execute(config: ReshardConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let ReshardConfig { settings, shards, options } = config;
-    let terminal = Terminal::new(options, shutdown);
-    let mut client = connect_sql(&settings.connect).await?;
-    let reshard = Reshard { settings: &settings, shards, operator: &terminal, stop: shutdown };
-    let done = Box::pin(reshard.run(&mut client)).await;
-    client.close().await;
-    let done = done?;
-    terminal.print_result(done.as_ref(), |it| reshard_text(shards, it), ReshardJson::new)
+/// Creates the new publications and slots, and stops the relays of the old ones. Publishes the rows of the old slots
+/// up to one position, hands over the parked rows, and drops the old slots. If it is interrupted before the switch,
+/// the old relays continue. Run it again to continue, or with the old number to cancel.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  walrelay reshard --shards 4 --project my-project --yes\n  \
+    walrelay reshard --shards 1 --dry-run"
+)]
+pub(crate) struct Reshard {
+    /// How many shards there are to be: a power of two, from 1, which is an outbox without shards, to 64.
+    #[arg(long, value_name = "N", required = true, value_parser = shard_count)]
+    shards: u32,
+    #[command(flatten)]
+    change: ChangeArgs,
+    #[command(flatten)]
+    options: ServiceOptions,
+}
+
+impl Reshard {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let _: Outbox = checks.whole_outbox(&self.options.database, self.shards);
+        let settings = checks.settings(&self.options, Until::CaughtUp)?;
+        checks.require_dividing_key(&settings.relay.router, self.shards);
+        Some(Plan::new(async move |shutdown| Box::pin(self.run(&settings, shutdown)).await))
+    }
+
+    /// Changes the number of shards, and prints which relays to start.
+    ///
+    /// # Errors
+    ///
+    /// A precondition fails, the server or Pub/Sub refuses, or the command was interrupted. Before the
+    /// switch the old relays then continue.
+    async fn run(&self, settings: &Settings, shutdown: &Shutdown) -> Result<(), Error> {
+        let shards = self.shards;
+        let terminal = Terminal::new(self.change.options(), shutdown);
+        let mut client = connect_sql(&settings.connect).await?;
+        let resharding = Resharding { settings, shards, operator: &terminal, stop: shutdown };
+        let done = Box::pin(resharding.run(&mut client)).await;
+        client.close().await;
+        let done = done?;
+        terminal.print_result(done.as_ref(), |it| reshard_text(shards, it), ReshardJson::new)
+    }
 }
 
 /// Names the next step. The steps up to here are printed already.

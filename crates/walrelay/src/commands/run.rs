@@ -1,17 +1,19 @@
 //! `walrelay run`: the relay and its HTTP endpoints.
 
 use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
+use clap::Args;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use walrelay_command_line::config::{OnSlotLost, RunConfig};
 use walrelay_core::Random;
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_otlp::Spans;
 use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
-use walrelay_outbox_admin::maintenance::MaintenanceTask;
+use walrelay_outbox_admin::maintenance::{Maintenance, MaintenanceTask};
 use walrelay_outbox_replay::recovery::{self, Fill, RecoveryEnd};
 use walrelay_outbox_replay::{SlotSnapshot, rows_of_transaction};
 use walrelay_outbox_store::{Condition, Definition, note_wait, read_relay_row};
@@ -26,14 +28,124 @@ use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::SendFailurePosition;
-use walrelay_reports::error::Error;
-use walrelay_reports::explain;
-use walrelay_reports::fixes::relay::stop_reason;
 
 use super::shared::definition_on_record::definition_on_record;
 use super::shared::telemetry_export::with_telemetry;
+use crate::config::{Checks, DefinitionNeed, OnSlotLost};
+use crate::error::fixes::relay::stop_reason;
+use crate::error::{Error, explain};
 use crate::http::{self, Observed};
+use crate::options::values::{OrNever, count, duration_or_never, word};
+use crate::options::{
+    DefinitionOptions, OWN_OPTIONS, PruneArchiveOption, RetentionOptions, ServiceOptions,
+    UntilOption,
+};
+use crate::plan::{CommandEnd, Plan, Service};
 use crate::request_spans::Traced;
+
+const ON_SLOT_LOST: &[(&str, OnSlotLost)] =
+    &[("wait", OnSlotLost::Wait), ("stop", OnSlotLost::Stop), ("recover", OnSlotLost::Recover)];
+
+/// Publish every committed outbox row to Pub/Sub, in order per key.
+///
+/// Reads the slot, publishes, and confirms to Postgres only what Pub/Sub has stored or what is
+/// recorded in dispatch state. Loss of a connection is not an end: it reconnects. SIGTERM and
+/// SIGINT finish what is in flight and exit with 0; a second signal exits at once.
+///
+/// With OTEL_EXPORTER_OTLP_ENDPOINT set, traces and metrics are sent to that OpenTelemetry collector.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = OWN_OPTIONS,
+    after_help = "Examples:\n  \
+    walrelay run --database-url postgresql://postgres@db.example:5432/app --project my-project\n  \
+    PUBSUB_EMULATOR_HOST=localhost:8085 walrelay run --project dev --until-caught-up"
+)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    until: UntilOption,
+    /// If the slot is lost: wait for `slot recover`, stop with exit 5, or recover without a person
+    ///
+    /// With --until-caught-up, `wait` stops with exit 5. `recover` needs SELECT on the outbox table.
+    #[arg(long, value_name = "POLICY", default_value = "wait", value_parser = word(ON_SLOT_LOST))]
+    on_slot_lost: OnSlotLost,
+    /// Keep an anchor that reaches back this far, as in 6h, for replays and resets, or `never`; 1m to 3650d
+    ///
+    /// It is called `kept`, and retains no more WAL than its share of `max_slot_wal_keep_size`.
+    #[arg(long, value_name = "DURATION", default_value = "never", value_parser = duration_or_never("1m", "3650d"))]
+    anchor_keep: OrNever,
+    #[command(flatten)]
+    retention: RetentionOptions,
+    #[command(flatten)]
+    archive: PruneArchiveOption,
+    /// Publish at most this many rows per second, to protect a slow subscriber; 1 to 1000000 [default: no limit]
+    ///
+    /// Rows that wait retain WAL. If they retain more than --wal-budget, they are recorded in dispatch state.
+    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 1_000_000))]
+    rate: Option<u32>,
+    #[command(flatten)]
+    definition: DefinitionOptions,
+    #[command(flatten)]
+    options: ServiceOptions,
+}
+
+/// The relay of a process.
+#[derive(Debug)]
+pub(crate) struct RunConfig {
+    pub(crate) settings: Settings,
+    /// Whether the given publication, tables and columns do not differ from the record. The relay
+    /// then follows changes of the record.
+    follows_record: bool,
+    on_slot_lost: OnSlotLost,
+    /// Age of the relay's own anchor. None means no anchor.
+    pub(crate) anchor_keep: Option<Duration>,
+    maintenance: Maintenance,
+    /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`, if any.
+    pub(crate) http: Option<SocketAddr>,
+    /// The OpenTelemetry collector for spans and metrics, if any.
+    pub(crate) otlp: Option<walrelay_otlp::Settings>,
+}
+
+impl Run {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let config = self.config(checks)?;
+        let (http, drain_timeout) = (config.http, config.settings.relay.drain_timeout);
+        let plan = Plan::new(async move |shutdown| Box::pin(relay(config, shutdown)).await);
+        Some(plan.ended(CommandEnd::Stopped(Some(Service { http, drain_timeout }))))
+    }
+
+    pub(crate) fn config(&self, checks: &mut Checks<'_>) -> Option<RunConfig> {
+        let until = match self.until.until_caught_up {
+            true => Until::CaughtUp,
+            false => Until::Stopped,
+        };
+        let otlp = checks.otlp();
+        let recorded = checks.definition.clone();
+        checks.define(&self.definition);
+        let follows_record = checks.definition.difference_from(&recorded).is_none();
+        let settings = checks.settings(&self.options, until);
+        let http = checks.http(&self.options.relay.http);
+        checks.needs_definition(DefinitionNeed::Optional);
+        let mut settings = settings?;
+        settings.relay.rate = self.rate.and_then(NonZeroU32::new);
+        let maintenance = checks.maintenance(&self.retention, &self.archive);
+        if maintenance.archive.is_some() && maintenance.older_than.is_none() {
+            checks.wrong_or_missing("prune-older-than", "needed by --prune-archive");
+        }
+        if maintenance.older_than.is_some() {
+            let reason = "needed by --prune-older-than: a row's age is read from it";
+            checks.require_time(&settings.relay.router.columns, reason);
+        }
+        Some(RunConfig {
+            settings,
+            follows_record,
+            on_slot_lost: self.on_slot_lost,
+            anchor_keep: self.anchor_keep.0,
+            maintenance,
+            http,
+            otlp,
+        })
+    }
+}
 
 /// Runs until `shutdown` is requested, or until the relay has caught up if the configuration asks
 /// for that.
@@ -41,7 +153,7 @@ use crate::request_spans::Traced;
 /// # Errors
 ///
 /// Returns the error that ended the relay.
-pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub(crate) async fn relay(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new());
     metrics.set_info(&config.settings.relay.outbox);
     let observed = Observed::of_relay(health.clone(), metrics.clone());
@@ -135,16 +247,15 @@ impl RelayProcess<'_> {
                 Ok(())
             });
         }
-        if let Some(maintenance) = self.config.maintenance.clone()
-            && relay.outbox.shard.index() == 0
-        {
+        if relay.outbox.shard.index() == 0 {
+            let maintenance = self.config.maintenance.clone();
             let task = MaintenanceTask {
                 connect: connect.clone(),
                 outbox: relay.outbox.clone(),
                 columns: relay.router.columns.clone(),
                 maintenance,
             };
-            let (metrics, health) = (self.metrics.retention.clone(), self.health.clone());
+            let (metrics, health) = (self.metrics.clone(), self.health.clone());
             tasks.spawn(async move {
                 task.run(health, metrics).await;
                 Ok(())

@@ -4,42 +4,98 @@
 mod reading;
 mod watch;
 
-use walrelay_command_line::config::StatusConfig;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
 use walrelay_pg_client::connect_sql;
 use walrelay_relay::observe::report::SlotReport;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::status::report_text;
 
-use self::reading::{Found, read};
+use self::reading::{Found, StatusSources, read};
+use self::watch::watch;
+use crate::commands::shared::answer_timeout::ANSWER_TIMEOUT;
+use crate::config::{Checks, DefinitionNeed, OutputFormat};
+use crate::error::Error;
+use crate::options::values::{duration, listen};
+use crate::options::{ARGUMENTS, DatabaseOptions, InboxPlaces, OutputOptions, WalBudgetOption};
 use crate::output::{colours, print};
+use crate::plan::{CommandEnd, Plan};
+use crate::status::report_text;
 
-/// Prints the report once, or repeatedly with `--watch`.
+/// Show relay health and the recommended next step.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  walrelay status --output json\n  \
+    walrelay status --watch --relay 127.0.0.1:8080"
+)]
+pub(crate) struct Status {
+    /// Show it again and again: every two seconds, or as often as given (`--watch=10s`). In place on a
+    /// terminal; elsewhere each report has its time, and in JSON a line.
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true,
+          default_missing_value = "2s", value_parser = duration("100ms", "1h"))]
+    watch: Option<Duration>,
+    /// Where the relay serves HTTP, as in 127.0.0.1:8080: its phase, readiness and heaviest keys are shown too.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen)]
+    relay: Option<SocketAddr>,
+    #[command(flatten)]
+    places: InboxPlaces,
+    #[command(flatten)]
+    output: OutputOptions,
+    #[command(flatten)]
+    wal_budget: WalBudgetOption,
+    #[command(flatten)]
+    database: DatabaseOptions,
+}
+
+impl Status {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let database = checks.database(&self.database)?;
+        checks.needs_definition(DefinitionNeed::Reported(ANSWER_TIMEOUT));
+        let sources = StatusSources {
+            database,
+            relay: self.relay,
+            inboxes: checks.inbox_places(&self.places)?,
+            wal_budget: self.wal_budget.wal_budget,
+        };
+        let format = self.output.output;
+        Some(match self.watch {
+            None => Plan::new(async move |shutdown| {
+                tokio::select! {
+                    done = once(&sources, format, shutdown) => done,
+                    () = shutdown.requested() => Err(Error::Interrupted),
+                }
+            }),
+            // A signal is the normal end of `--watch`, so it is no error.
+            Some(interval) => Plan::new(async move |shutdown| {
+                tokio::select! {
+                    done = watch(&sources, format, interval, shutdown) => done,
+                    () = shutdown.requested() => Ok(()),
+                }
+            })
+            .ended(CommandEnd::Interrupted),
+        })
+    }
+}
+
+/// Prints the report once.
 ///
 /// # Errors
 ///
 /// Postgres cannot be reached, the slot is missing or lost, or dispatch state does not exist.
-pub async fn execute(config: StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let Some(interval) = config.watch else {
-        return tokio::select! {
-            done = once(&config, shutdown) => done,
-            () = shutdown.requested() => Err(Error::Interrupted),
-        };
-    };
-    // A signal is the normal end of `--watch`, so it is no error.
-    tokio::select! {
-        done = watch::watch(&config, interval, shutdown) => done,
-        () = shutdown.requested() => Ok(()),
-    }
-}
-
-async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let client = connect_sql(&config.database.connect).await?;
-    let found = read(&client, config, shutdown).await;
+async fn once(
+    sources: &StatusSources,
+    format: OutputFormat,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let connect = &sources.database.connect;
+    let client = connect_sql(connect).await?;
+    let found = read(&client, sources, shutdown).await;
     client.close().await;
     let Found { report, failure } =
-        found.map_err(|error| error.for_read_only_command(config.database.connect.user()))?;
-    print(&report_text(&report, config.format, colours()))?;
+        found.map_err(|error| error.for_read_only_command(connect.user()))?;
+    print(&report_text(&report, format, colours()))?;
     if let Some(failure) = failure {
         return Err(failure);
     }

@@ -1,8 +1,9 @@
 //! `walrelay tail`: prints the messages of a topic, through a subscription of its own.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use clap::Args;
 use futures_util::StreamExt as _;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
     ExpirationPolicy, StreamingPullRequest, Subscription,
@@ -10,18 +11,21 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tonic::Status;
-use walrelay_command_line::config::{OutputFormat, TailConfig};
 use walrelay_inbox::InboxError;
-use walrelay_pubsub::{MessageRef, ReceivedMessage, Subscriber};
+use walrelay_pubsub::{Endpoint, MessageRef, ReceivedMessage, Subscriber};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::exact_json::data_json;
-use walrelay_reports::json::json_line;
-use walrelay_reports::text::visible;
 
 use super::shared::subscription_setup::or_topic_missing;
+use crate::config::{Checks, OutputFormat, ResourceKind};
+use crate::error::Error;
+use crate::options::values::{count, time};
+use crate::options::{ARGUMENTS, EndpointOptions, OutputOptions, ProjectOption};
+use crate::output::exact_json::data_json;
+use crate::output::json::json_line;
+use crate::output::text::visible;
 use crate::output::{Reader, print_part, reader_gone};
+use crate::plan::Plan;
 
 /// Pub/Sub deletes the subscription after this time without a reader. It is the least that Pub/Sub
 /// accepts.
@@ -29,32 +33,76 @@ const EXPIRES_AFTER: Duration = Duration::from_hours(24);
 /// Time between redeliveries. Messages are acknowledged as soon as they are printed.
 const ACK_DEADLINE_SECONDS: i32 = 10;
 
-/// Prints messages until the count is reached, a signal comes, or nobody reads the output. Then
-/// deletes the subscription.
+/// Print the messages of a topic as they arrive.
 ///
-/// # Errors
-///
-/// Pub/Sub refuses, the topic does not exist, or standard output cannot be written.
-pub async fn execute(config: TailConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let subscriber = Subscriber::connect(&config.endpoint)?;
-    let (project, _) = config.topic.split_once("/topics/").unwrap_or_default();
-    let name = format!("{project}/subscriptions/walrelay-tail-{:016x}", random_seed());
-    if let Err(error) = subscriber.create_subscription(wanted(&name, &config.topic)).await {
-        return Err(or_topic_missing(error, &config.endpoint, [&config.topic]).await);
+/// Creates a subscription of its own, and deletes it at the end. If the command is killed, Pub/Sub deletes the
+/// subscription after a day. Other subscriptions keep their messages.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  walrelay tail order.events\n  walrelay tail order.events -n 1 -o json"
+)]
+pub(crate) struct Tail {
+    /// Topic, short or full name.
+    #[arg(value_name = "TOPIC")]
+    topic: String,
+    /// Stop after this many messages; 1 to 1000000000.
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = count(1_u64, 1_000_000_000))]
+    count: Option<u64>,
+    /// Begin with messages published at this time or later: 2026-01-31T12:00:00Z, or how long ago (6h). The topic must
+    /// retain them.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    since: Option<SystemTime>,
+    /// Print only messages with this ordering key.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    #[command(flatten)]
+    output: OutputOptions,
+    #[command(flatten)]
+    project: ProjectOption,
+    #[command(flatten)]
+    endpoint: EndpointOptions,
+}
+
+impl Tail {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let endpoint = checks.endpoint(&self.endpoint);
+        let topic = checks.full_name("topic", &self.topic, &self.project, ResourceKind::Topic)?;
+        Some(Plan::new(async move |shutdown| Box::pin(self.run(&endpoint, &topic, shutdown)).await))
     }
-    let work = async {
-        if let Some(since) = config.since {
-            subscriber.seek(&name, since).await?;
+
+    /// Prints messages until the count is reached, a signal comes, or nobody reads the output. Then
+    /// deletes the subscription.
+    ///
+    /// # Errors
+    ///
+    /// Pub/Sub refuses, the topic does not exist, or standard output cannot be written.
+    async fn run(
+        &self,
+        endpoint: &Endpoint,
+        topic: &str,
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
+        let subscriber = Subscriber::connect(endpoint)?;
+        let (project, _) = topic.split_once("/topics/").unwrap_or_default();
+        let name = format!("{project}/subscriptions/walrelay-tail-{:016x}", random_seed());
+        if let Err(error) = subscriber.create_subscription(wanted(&name, topic)).await {
+            return Err(or_topic_missing(error, endpoint, [topic]).await);
         }
-        follow(&subscriber, &name, &config).await
-    };
-    let done = tokio::select! {
-        done = work => done,
-        () = shutdown.requested() => Ok(()),
-        () = reader_gone(std::io::stdout()) => Ok(()),
-    };
-    let deleted = subscriber.delete_subscription(&name).await;
-    done.and(deleted.map_err(Error::from))
+        let work = async {
+            if let Some(since) = self.since {
+                subscriber.seek(&name, since).await?;
+            }
+            follow(&subscriber, &name, self).await
+        };
+        let done = tokio::select! {
+            done = work => done,
+            () = shutdown.requested() => Ok(()),
+            () = reader_gone(std::io::stdout()) => Ok(()),
+        };
+        let deleted = subscriber.delete_subscription(&name).await;
+        done.and(deleted.map_err(Error::from))
+    }
 }
 
 fn wanted(name: &str, topic: &str) -> Subscription {
@@ -68,7 +116,7 @@ fn wanted(name: &str, topic: &str) -> Subscription {
     }
 }
 
-async fn follow(subscriber: &Subscriber, name: &str, config: &TailConfig) -> Result<(), Error> {
+async fn follow(subscriber: &Subscriber, name: &str, asked: &Tail) -> Result<(), Error> {
     let mut stream = subscriber.pull(StreamingPullRequest {
         subscription: name.to_owned(),
         stream_ack_deadline_seconds: ACK_DEADLINE_SECONDS,
@@ -77,7 +125,7 @@ async fn follow(subscriber: &Subscriber, name: &str, config: &TailConfig) -> Res
     let refused = |status| {
         Error::Inbox(InboxError::Pull { subscription: name.to_owned(), source: Box::new(status) })
     };
-    let mut left = config.count.unwrap_or(u64::MAX);
+    let mut left = asked.count.unwrap_or(u64::MAX);
     while left > 0 {
         let closed = || Err(Status::unavailable("the service has closed the stream"));
         let response = stream.responses.next().await.unwrap_or_else(closed).map_err(refused)?;
@@ -87,7 +135,7 @@ async fn follow(subscriber: &Subscriber, name: &str, config: &TailConfig) -> Res
                 tracing::warn!("a message cannot be read");
                 continue;
             };
-            let printed = if left > 0 { print_one(&received, config)? } else { Printed::No };
+            let printed = if left > 0 { print_one(&received, asked)? } else { Printed::No };
             match printed {
                 Printed::Yes => left -= 1,
                 Printed::No => {}
@@ -113,15 +161,15 @@ enum Printed {
 }
 
 /// Prints a message.
-fn print_one(received: &ReceivedMessage, config: &TailConfig) -> Result<Printed, Error> {
+fn print_one(received: &ReceivedMessage, asked: &Tail) -> Result<Printed, Error> {
     let Ok(message) = received.message() else {
         tracing::warn!("a message cannot be read");
         return Ok(Printed::No);
     };
-    if config.key.as_deref().is_some_and(|key| key != message.ordering_key) {
+    if asked.key.as_deref().is_some_and(|key| key != message.ordering_key) {
         return Ok(Printed::No);
     }
-    let reader = print_part(&match config.format {
+    let reader = print_part(&match asked.output.output {
         OutputFormat::Json => json_line(&TailedMessage::of(&message))?,
         OutputFormat::Text => line(&message),
     })?;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
-use walrelay_command_line::config::{InboxPlace, TraceConfig};
+use walrelay_core::ColumnNames;
 use walrelay_errors::Code;
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
@@ -14,29 +15,69 @@ use walrelay_outbox_admin::protocols::{
 };
 use walrelay_outbox_replay::read_row_filter;
 use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_shared};
-use walrelay_reports::error::{Error, NAME_INBOXES};
-use walrelay_reports::text::visible;
 
+use crate::commands::shared::cancellable::run_until_shutdown;
+use crate::config::{Checks, DatabaseConfig, InboxPlace};
+use crate::error::{Error, NAME_INBOXES};
+use crate::options::{ARGUMENTS, DatabaseOptions, InboxPlaces, OutputOptions};
 use crate::output::print_result;
+use crate::output::text::visible;
+use crate::plan::Plan;
 
-/// Searches outbox, dispatch state and inboxes, and prints the findings.
-///
-/// # Errors
-///
-/// A database cannot be reached or refuses, the event is nowhere, an inbox lacks it, or there is no
-/// inbox to search.
-pub async fn execute(config: TraceConfig) -> Result<(), Error> {
-    let role = config.database.connect.user().to_owned();
-    execute_plainly(config).await.map_err(|error| error.for_read_only_command(&role))
+/// Trace one event: outbox row, position, dispatch state, each consumer's inbox.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Example:\n  walrelay trace 6f1c9a9e-…"
+)]
+pub(crate) struct Trace {
+    /// Event id.
+    #[arg(value_name = "ID")]
+    id: String,
+    #[command(flatten)]
+    places: InboxPlaces,
+    #[command(flatten)]
+    output: OutputOptions,
+    #[command(flatten)]
+    database: DatabaseOptions,
 }
 
-async fn execute_plainly(config: TraceConfig) -> Result<(), Error> {
-    let outbox = connect_outbox(&config.database.connect).await?;
-    refuse_without_outbox(&outbox, &config.database.outbox).await?;
-    let found = trace(&outbox, &config).await?;
-    outbox.close().await;
-    print_result(config.format, &found, || found.text())?;
-    found.verdict()
+/// Where an event is searched.
+struct TraceScope {
+    database: DatabaseConfig,
+    columns: ColumnNames,
+    /// The consumers. Empty means those in the outbox's own database.
+    inboxes: Vec<InboxPlace>,
+}
+
+impl Trace {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let inboxes = checks.inbox_places(&self.places);
+        let scope = TraceScope {
+            database: checks.database(&self.database)?,
+            columns: checks.definition.columns.clone(),
+            inboxes: inboxes?,
+        };
+        Some(Plan::new(async move |shutdown| {
+            let done = Box::pin(run_until_shutdown(self.run(&scope), shutdown)).await;
+            done.map_err(|error| error.for_read_only_command(scope.database.connect.user()))
+        }))
+    }
+
+    /// Searches outbox, dispatch state and inboxes, and prints the findings.
+    ///
+    /// # Errors
+    ///
+    /// A database cannot be reached or refuses, the event is nowhere, an inbox lacks it, or there is no
+    /// inbox to search.
+    async fn run(&self, scope: &TraceScope) -> Result<(), Error> {
+        let outbox = connect_outbox(&scope.database.connect).await?;
+        refuse_without_outbox(&outbox, &scope.database.outbox).await?;
+        let found = trace(&outbox, &self.id, scope).await?;
+        outbox.close().await;
+        print_result(self.output.output, &found, || found.text())?;
+        found.verdict()
+    }
 }
 
 /// The columns of a row, by name. Null if there is no row.
@@ -44,7 +85,7 @@ type TracedRow = Value;
 
 /// The places of one event.
 #[derive(Debug, Default, Serialize)]
-struct Trace {
+struct EventTrace {
     event_id: String,
     /// The row of the outbox.
     outbox: TracedRow,
@@ -89,7 +130,7 @@ impl TracedMessage {
     }
 }
 
-impl Trace {
+impl EventTrace {
     /// Checks that the event is where it should be, as far as that is known.
     fn verdict(&self) -> Result<(), Error> {
         let event_id = &self.event_id;
@@ -153,19 +194,18 @@ fn is_published(row: &Value, dispatch: &Value) -> bool {
         && (dispatch.is_null() || dispatch["status"] == "published")
 }
 
-async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Trace, Error> {
-    let id = &config.event_id;
-    let shards = every_shard(outbox, &config.database.outbox).await?;
+async fn trace(outbox: &SqlClient, id: &str, scope: &TraceScope) -> Result<EventTrace, Error> {
+    let shards = every_shard(outbox, &scope.database.outbox).await?;
     let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
     let (mut row, mut occurred_at) = (Value::Null, None);
-    for table in &config.database.outbox.tables {
-        let column = column_of(outbox, table, &config.columns.id).await?;
-        let filter = read_row_filter(outbox, &config.database.outbox, table).await?;
+    for table in &scope.database.outbox.tables {
+        let column = column_of(outbox, table, &scope.columns.id).await?;
+        let filter = read_row_filter(outbox, &scope.database.outbox, table).await?;
         let found = trace_outbox(outbox, &slots, (table, filter.as_deref()), &column, id).await?;
         if found.is_null() {
             continue;
         }
-        let names = config.columns.occurred_at.as_ref();
+        let names = scope.columns.occurred_at.as_ref();
         if let Ok((time_column, time)) = time_column_of(outbox, table, names).await {
             let zone = if time == TimeType::WithoutZone { " UTC" } else { "" };
             occurred_at = found[&time_column].as_str().map(|moment| format!("{moment}{zone}"));
@@ -175,7 +215,7 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Trace, Error>
     let dispatch = trace_dispatch(outbox, &slots, id).await?;
     let is_published = is_published(&row, &dispatch);
     let (mut inboxes, mut not_in) = (BTreeMap::new(), Vec::new());
-    for inbox in open_inboxes(outbox, &config.inboxes).await? {
+    for inbox in open_inboxes(outbox, &scope.inboxes).await? {
         let name = inbox.consumer.name().to_owned();
         let client = inbox.client(outbox);
         let found = inbox.consumer.trace(client, id).await?;
@@ -189,7 +229,7 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Trace, Error>
         inbox.close().await;
     }
     let message = TracedMessage::find(&inboxes, &dispatch);
-    Ok(Trace { event_id: id.clone(), outbox: row, dispatch, message, inboxes, not_in })
+    Ok(EventTrace { event_id: id.to_owned(), outbox: row, dispatch, message, inboxes, not_in })
 }
 
 fn part(text: &mut String, heading: &str, row: &Value, absent: &str) {
@@ -259,18 +299,22 @@ mod tests {
             message_id: "4711".to_owned(),
             publish_time: Some("2026-01-31T12:00:00.5+00:00".to_owned()),
         };
-        let trace = Trace { dispatch, message: Some(message), inboxes, not_in, ..settled() };
+        let trace = EventTrace { dispatch, message: Some(message), inboxes, not_in, ..settled() };
         assert_documented("trace", &trace);
     }
 
-    fn settled() -> Trace {
+    fn settled() -> EventTrace {
         let outbox = json!({ "settled": true });
-        Trace { event_id: "e-1".to_owned(), outbox, ..Trace::default() }
+        EventTrace { event_id: "e-1".to_owned(), outbox, ..EventTrace::default() }
     }
 
-    fn found(not_in: &[&str]) -> Trace {
+    fn found(not_in: &[&str]) -> EventTrace {
         let inboxes = BTreeMap::from([("billing".to_owned(), Value::Null)]);
-        Trace { inboxes, not_in: not_in.iter().map(|it| (*it).to_owned()).collect(), ..settled() }
+        EventTrace {
+            inboxes,
+            not_in: not_in.iter().map(|it| (*it).to_owned()).collect(),
+            ..settled()
+        }
     }
 
     #[test]
@@ -278,16 +322,16 @@ mod tests {
         let text = settled().text();
         assert!(text.contains("settled            true"), "{text}");
         assert!(text.contains("was published at the first attempt"), "{text}");
-        let pending = Trace { outbox: json!({ "settled": false }), ..settled() };
+        let pending = EventTrace { outbox: json!({ "settled": false }), ..settled() };
         assert!(pending.text().contains("is not published yet"), "{}", pending.text());
         assert!(text.contains("inbox\n  not searched") && text.contains("--inbox NAME="), "{text}");
         let error = settled().verdict().expect_err("it may be anywhere");
         assert_eq!(error.exit().code(), 2);
         assert!(error.report().contains("--inbox NAME="), "{}", error.report());
 
-        let unknown = Trace::default().text();
+        let unknown = EventTrace::default().text();
         assert!(!unknown.contains("is not published yet"), "{unknown}");
-        let none = Trace::default().verdict().expect_err("it is nowhere");
+        let none = EventTrace::default().verdict().expect_err("it is nowhere");
         assert_eq!(none.exit().code(), 1);
         assert!(none.report().contains("there was no inbox to search"), "{}", none.report());
     }

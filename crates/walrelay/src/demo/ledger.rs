@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Versions of an aggregate start at 1 and have no gaps among committed rows. Hence one number per
 /// aggregate is enough: every version up to it has arrived.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<State>);
+pub(crate) struct Ledger(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -18,7 +18,7 @@ struct State {
 
 /// The counts so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sum {
+pub(crate) struct Sum {
     /// Rows whose transaction committed.
     pub committed: u64,
     /// Rows whose transaction was rolled back. No such row may arrive.
@@ -34,24 +34,24 @@ pub struct Sum {
 impl Sum {
     /// Returns the number of committed rows that have not arrived.
     #[must_use]
-    pub const fn lost(&self) -> u64 {
+    pub(crate) const fn lost(&self) -> u64 {
         self.committed.saturating_sub(self.delivered)
     }
 }
 
 impl Ledger {
     /// Counts committed rows.
-    pub fn committed(&self, rows: u64) {
+    pub(crate) fn committed(&self, rows: u64) {
         self.state().sum.committed += rows;
     }
 
     /// Counts rows that were rolled back.
-    pub fn rolled_back(&self, rows: u64) {
+    pub(crate) fn rolled_back(&self, rows: u64) {
         self.state().sum.rolled_back += rows;
     }
 
     /// Records a message that arrived.
-    pub fn arrived(&self, aggregate: &str, version: u64) {
+    pub(crate) fn arrived(&self, aggregate: &str, version: u64) {
         let mut state = self.state();
         let State { arrived, sum } = &mut *state;
         let last = arrived.entry(aggregate.to_owned()).or_default();
@@ -69,14 +69,14 @@ impl Ledger {
 
     /// Returns whether every committed row has arrived.
     #[must_use]
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         let sum = self.sum();
         sum.delivered >= sum.committed
     }
 
     /// Returns the counts so far.
     #[must_use]
-    pub fn sum(&self) -> Sum {
+    pub(crate) fn sum(&self) -> Sum {
         self.state().sum
     }
 

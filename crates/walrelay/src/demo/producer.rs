@@ -3,13 +3,29 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use tokio::time::{Instant, sleep_until};
-use walrelay_command_line::config::DemoOptions;
 use walrelay_errors::{Chain, Code};
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
-use walrelay_reports::error::Error;
 
 use super::ledger::Ledger;
+use crate::error::Error;
+use crate::options::values::count;
+
+/// The rows that the producer writes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Demo")]
+pub(crate) struct ProducedRows {
+    /// Stop after this many committed rows; 1 to 10000000 [default: run until Ctrl-C]
+    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 10_000_000))]
+    pub rows: Option<u32>,
+    /// Outbox rows per second; 1 to 100000
+    #[arg(long, value_name = "COUNT", default_value = "50", value_parser = count(1_u32, 100_000))]
+    pub rate: u32,
+    /// Aggregates the rows are spread over; 1 to 1000000
+    #[arg(long, value_name = "COUNT", default_value = "20", value_parser = count(1_u32, 1_000_000))]
+    pub aggregates: u32,
+}
 
 /// Rows per transaction.
 const TRANSACTION_ROWS: u64 = 5;
@@ -20,20 +36,24 @@ const ROLLBACK_EVERY: u64 = 7;
 const EVENTS: [&str; 4] = ["OrderPlaced", "OrderPaid", "OrderPacked", "OrderShipped"];
 
 /// Creates the table of the business rows.
-pub static CREATE_ORDERS: SqlText = SqlText::new(|| sql!("producer.sql", "create_orders"));
+pub(crate) static CREATE_ORDERS: SqlText = SqlText::new(|| sql!("producer.sql", "create_orders"));
 
 /// Writes rows at the configured rate, until the configured number is committed.
 ///
 /// # Errors
 ///
 /// The database cannot be written to.
-pub async fn produce(url: &str, options: &DemoOptions, ledger: &Ledger) -> Result<(), Error> {
+pub(crate) async fn produce(
+    url: &str,
+    wanted_rows: &ProducedRows,
+    ledger: &Ledger,
+) -> Result<(), Error> {
     let connect = ConnectConfig::parse(url, &PgEnv::default())
         .map_err(|_| Error::refused(Code::DemoFailed, "no such database".to_owned()))?;
     let mut client = connect_sql(&connect).await?;
-    let mut versions = vec![0_u64; options.aggregates as usize];
-    let wanted = options.rows.map_or(u64::MAX, u64::from);
-    let pause = Duration::from_secs(TRANSACTION_ROWS) / options.rate;
+    let mut versions = vec![0_u64; wanted_rows.aggregates as usize];
+    let wanted = wanted_rows.rows.map_or(u64::MAX, u64::from);
+    let pause = Duration::from_secs(TRANSACTION_ROWS) / wanted_rows.rate;
     let (mut committed, mut turn) = (0, 0_u64);
     let mut next_at = Instant::now();
     while committed < wanted {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::error::Error;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use walrelay_errors::{Chain, Code};
@@ -12,7 +13,6 @@ use walrelay_inbox::{
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 const CONSUMER: &str = "order_state";
 const DATABASE: &str = "read_model";
@@ -50,7 +50,7 @@ impl Handler for OrderState {
 
 /// The read model, and the settings of its consumer.
 #[derive(Debug)]
-pub struct ReadModel {
+pub(crate) struct ReadModel {
     source: SqlClient,
     own: SqlClient,
     settings: Settings,
@@ -62,7 +62,7 @@ impl ReadModel {
     /// # Errors
     ///
     /// The server refuses.
-    pub async fn create(
+    pub(crate) async fn create(
         server_url: impl Fn(&str) -> String,
         subscription: &str,
         endpoint: Endpoint,
@@ -87,7 +87,10 @@ impl ReadModel {
     /// # Errors
     ///
     /// Returns the error that ended the consumer.
-    pub fn keep(&self, stop: Shutdown) -> impl Future<Output = Result<(), InboxError>> + use<> {
+    pub(crate) fn keep(
+        &self,
+        stop: Shutdown,
+    ) -> impl Future<Output = Result<(), InboxError>> + use<> {
         let settings = self.settings.clone();
         async move {
             let consumer = Consumer::prepare(settings).await?;
@@ -101,7 +104,7 @@ impl ReadModel {
     /// # Errors
     ///
     /// A database refuses.
-    pub async fn compare(&self, patience: Duration) -> Result<Comparison, Error> {
+    pub(crate) async fn compare(&self, patience: Duration) -> Result<Comparison, Error> {
         let until = Instant::now() + patience;
         loop {
             let comparison = Comparison::of(
@@ -116,7 +119,7 @@ impl ReadModel {
     }
 
     /// Closes the connections.
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         self.source.close().await;
         self.own.close().await;
     }
@@ -142,7 +145,7 @@ async fn read(client: &SqlClient, sql: &str) -> Result<BTreeMap<String, Order>, 
 
 /// The result of comparing the read model with its source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Orders in the source.
     pub orders: u64,
     /// Orders that the read model lacks or has in another state.
@@ -172,7 +175,7 @@ impl Comparison {
 
     /// Returns whether every event was applied exactly once.
     #[must_use]
-    pub const fn is_equal(&self) -> bool {
+    pub(crate) const fn is_equal(&self) -> bool {
         self.different == 0
     }
 }

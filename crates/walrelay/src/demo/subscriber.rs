@@ -6,17 +6,25 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{PubsubMessage, Strea
 use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::transport::Endpoint;
-use walrelay_command_line::config::DemoOutput;
 
 use super::ledger::Ledger;
 use crate::output::print;
+
+/// The output of the demo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DemoOutput {
+    /// Every message and the summary.
+    Messages,
+    /// Only the summary.
+    Summary,
+}
 
 /// Receives until the stream ends. Enters every message into the ledger, and prints it.
 ///
 /// # Errors
 ///
 /// The stream broke off.
-pub async fn subscribe(
+pub(crate) async fn subscribe(
     host: &str,
     subscription: &str,
     ledger: &Ledger,

@@ -45,6 +45,26 @@ fn a_wrong_configuration_exits_with_2_and_names_its_problems() {
 }
 
 #[test]
+fn a_port_in_use_has_one_code_for_the_relay_and_the_consumer() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let variables = [
+        ("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none"),
+        ("PUBSUB_EMULATOR_HOST", "127.0.0.1:1"),
+        ("WALRELAY_HTTP", address.as_str()),
+    ];
+    for arguments in [
+        &["run", "--project", "p"][..],
+        &["consumer", "run", "billing", "--handler", "shop.apply", "--project", "p"],
+    ] {
+        let output = walrelay(arguments, &variables);
+        let message = text(&output.stderr);
+        assert!(message.contains("address-in-use"), "{arguments:?}: {message}");
+        assert!(!message.contains("local-resource-unavailable"), "{message}");
+    }
+}
+
+#[test]
 fn the_error_of_a_one_shot_command_is_json_only_where_its_output_is() {
     let output = walrelay(&["explain", "slot_lost"], &[]);
     assert_eq!(output.status.code(), Some(2));

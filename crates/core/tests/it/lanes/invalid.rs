@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use walrelay_core::{FailureClass, FailureCode, LanePolicy, OnDead, Outcome, RecordReason};
 
-use super::bench::{LaneHarness, failure, policy};
+use super::bench::{LaneHarness, PARK_AFTER, failure, policy};
 
 const TICK: Duration = Duration::from_millis(50);
 
@@ -119,20 +119,53 @@ fn an_invalid_row_is_dead_once_another_row_of_its_topic_is_stored() {
 }
 
 #[test]
-fn a_lone_invalid_row_is_dead_after_a_moment() {
-    for on_dead in [OnDead::Continue, OnDead::Hold] {
-        for key in ["bad", ""] {
-            let mut bench = bench(on_dead);
-            bench.push("orders", key, 1);
-            let batch = bench.batch().unwrap();
-            bench.refuse_as_invalid(batch);
-            assert_eq!(bench.due_in(), Some(Duration::from_secs(2)));
-            bench.pass(Duration::from_millis(1_900));
-            assert_eq!(dead(&mut bench), 0);
-            bench.pass(Duration::from_millis(100));
-            assert_eq!(dead(&mut bench), 1, "{on_dead:?} {key:?}");
+fn a_lone_invalid_row_is_dead_after_the_time_to_park() {
+    for (park_after, dead_after) in [(2, 2), (30, 30), (3_600, 30)].map(secs) {
+        for on_dead in [OnDead::Continue, OnDead::Hold] {
+            for key in ["bad", ""] {
+                let mut bench = LaneHarness::with(LanePolicy { park_after, on_dead, ..policy() });
+                bench.push("orders", key, 1);
+                let batch = bench.batch().unwrap();
+                bench.refuse_as_invalid(batch);
+                assert_eq!(bench.due_in(), Some(dead_after));
+                bench.pass(dead_after - Duration::from_millis(100));
+                assert_eq!(dead(&mut bench), 0);
+                bench.pass(Duration::from_millis(100));
+                assert_eq!(dead(&mut bench), 1, "{on_dead:?} {key:?}");
+            }
         }
     }
+}
+
+fn secs((a, b): (u64, u64)) -> (Duration, Duration) {
+    (Duration::from_secs(a), Duration::from_secs(b))
+}
+
+#[test]
+fn rare_rows_of_a_topic_that_refuses_every_row_wait() {
+    for apart in [3, 29].map(Duration::from_secs) {
+        let park_after = Duration::from_secs(30);
+        let mut bench = LaneHarness::with(LanePolicy { park_after, ..policy() });
+        bench.succeed("orders", "before");
+        for _ in 0..25 {
+            bench.push("orders", "k", 1);
+            while let Some(batch) = bench.batch() {
+                bench.refuse_as_invalid(batch);
+            }
+            bench.pass(apart);
+        }
+        assert_eq!(dead(&mut bench), 0, "{apart:?}");
+    }
+}
+
+#[test]
+fn without_dispatch_state_an_invalid_row_is_dead_at_once() {
+    let park_after = LanePolicy::NEVER_PARKS;
+    let mut bench = LaneHarness::with(LanePolicy { park_after, ..policy() });
+    bench.push("orders", "bad", 1);
+    let batch = bench.batch().unwrap();
+    bench.refuse_as_invalid(batch);
+    assert_eq!(dead(&mut bench), 1);
 }
 
 #[test]
@@ -162,7 +195,7 @@ fn an_invalid_row_of_dispatch_state_is_dead() {
     let batch = bench.batch().unwrap();
     bench.refuse_as_invalid(batch);
     assert!(bench.finished().is_empty(), "it is not known yet");
-    bench.pass(Duration::from_secs(2));
+    bench.pass(PARK_AFTER);
     let outcome = bench.finished().pop().map(|row| row.outcome);
     assert!(matches!(outcome, Some(Outcome::Dead { .. })), "{outcome:?}");
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position, encode};
 use tokio::time::{Instant, timeout};
 use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
-use walrelay_outbox_store::StoreFailure;
-use walrelay_relay::observe::health::{Health, Phase};
+use walrelay_outbox_store::{Reason, ReasonKind, StoreFailure};
+use walrelay_relay::observe::health::{Health, Phase, Problem};
 use walrelay_relay::stream::dispatch_writer::{
     ClaimRequest, DispatchEvent, DispatchWriter, Intervals,
 };
@@ -268,7 +268,8 @@ async fn a_condition_that_comes_and_goes_is_noted_once_a_second() {
     let health = Health::new();
     let mut recorder = recorder.reporting_to(health.clone());
     for turn in 0..100 {
-        health.set_outage((turn % 2 == 0).then(|| "nothing is stored".to_owned()));
+        let outage = || Reason::new(ReasonKind::Outage, "nothing is stored");
+        health.set(Problem::Outage, (turn % 2 == 0).then(outage));
         run(&mut recorder, SECOND / 10).await;
     }
     let noted = desk.times_of("condition").len();

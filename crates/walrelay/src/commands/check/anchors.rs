@@ -1,10 +1,10 @@
 //! Findings about anchors: each with its age and the WAL it retains.
 
+use crate::output::text::{human_age, human_bytes};
 use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
 use walrelay_outbox_store::{AnchorStatus, read_anchor_states};
 use walrelay_pg_client::SqlClient;
-use walrelay_reports::text::{human_age, human_bytes};
 
 /// Below this many bytes of WAL until the anchor is lost, `check` warns. `status` and the alert use
 /// the same threshold.

@@ -1,9 +1,9 @@
 //! The finding about `run --prune-archive`: whether the archive can be written and read.
 
+use crate::error::explain;
 use walrelay_errors::{Chain, Coded as _};
 use walrelay_outbox_admin::Finding;
 use walrelay_outbox_admin::archive::{Archive, try_out};
-use walrelay_reports::explain;
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 

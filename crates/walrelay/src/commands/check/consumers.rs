@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
-use walrelay_command_line::config::InboxPlace;
-use walrelay_command_line::units::show_duration;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
 use walrelay_inbox::{
-    InboxError, SubscriptionWarning, redelivery_window_with_dead_letters, refuse_other_encoding,
-    unlogged_inbox_tables,
+    InboxError, SubscriptionWarning, UnfinishedRebuild, redelivery_window_with_dead_letters,
+    refuse_other_encoding, unlogged_inbox_tables,
 };
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, Subscriber};
-use walrelay_reports::explain;
-use walrelay_reports::fixes::{create_subscription, replace_orphan};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
+use crate::config::InboxPlace;
+use crate::error::explain;
+use crate::error::fixes::{create_subscription, replace_orphan};
+use crate::options::units::show_duration;
 
 /// The registered consumers, and findings about databases that cannot be read.
 #[derive(Debug, Default)]
@@ -138,9 +138,8 @@ async fn other_encoding(subject: &str, client: &SqlClient) -> Option<Finding> {
 /// Returns a finding if a rebuild of the consumer is unfinished.
 fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
     let rebuild = consumer.rebuild.as_ref()?;
-    let report = rebuild.report();
-    let (message, fix) = report.rsplit_once("; ").unwrap_or((&report, ""));
-    Some(warning(Code::RebuildUnfinished, consumer, message).fix(fix))
+    let finding = warning(Code::RebuildUnfinished, consumer, &rebuild.state());
+    Some(finding.fix(UnfinishedRebuild::NEXT_STEP))
 }
 
 /// Returns the finding that the consumer's subscription does not exist.

@@ -1,12 +1,12 @@
 //! The finding that the relay has stopped or waits, from its own record.
 
+use crate::status::recorded_stop;
 use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
 use walrelay_outbox_store::read_relay_row;
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::read_slot;
 use walrelay_relay::observe::report::SlotReport;
-use walrelay_reports::status::recorded_stop;
 
 /// Returns the finding about a slot. If the record cannot be read, other findings report that.
 pub(super) async fn of(client: &SqlClient, slot: &str) -> Option<Finding> {

@@ -1,12 +1,12 @@
 //! Findings about `run --prune-older-than`: the role must be able to read and delete outbox rows.
 
+use crate::error::explain;
 use tokio_postgres::types::Type;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{
     QualifiedName, SqlClient, TableAccess, quote_identifier, refuse_hidden_rows, sql,
 };
-use walrelay_reports::explain;
 
 /// Returns findings about tables whose rows the role cannot delete. A warning only: `run` publishes
 /// without them.

@@ -1,12 +1,12 @@
 //! Findings about the server that depend on the relay's configuration.
 
+use crate::output::text::human_bytes;
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, SqlError};
 use walrelay_pg_replication::read_retention;
-use walrelay_reports::text::human_bytes;
 
 /// Returns the findings.
 ///

@@ -1,22 +1,32 @@
 //! `walrelay consumer run`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use walrelay_command_line::config::ConsumeConfig;
 use walrelay_core::{Backoff, Random};
 use walrelay_errors::{Action, Chain, Code, Coded, ErrorContext};
-use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
+use walrelay_inbox::{
+    Consumer, Dedupe, Effect, Health, IdleKeys, InboxError, InboxRetention, Metrics, OnGap,
+    Settings, Until,
+};
 use walrelay_otlp::Spans;
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::explain;
 
-use super::super::shared::telemetry_export::with_telemetry;
+use crate::commands::shared::telemetry_export::with_telemetry;
+use crate::config::{Checks, ResourceKind};
+use crate::error::{Error, explain};
 use crate::http::{self, Observed};
+use crate::options::values::consumer_name;
+use crate::options::{
+    ARGUMENTS, ConnectionOptions, ConsumerOptions, EndpointOptions, ProjectOption, PruneKeysOption,
+    RetentionOptions, UntilOption,
+};
+use crate::plan::{CommandEnd, Plan, Service};
 use crate::request_spans::TransactionTracer;
 
 /// Delays between attempts to start: the same values that the relay uses between sessions.
@@ -26,13 +36,121 @@ const START_BACKOFF: Backoff =
 /// The time in which the database and Pub/Sub must answer first.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Apply a subscription's events to a database, each once, in order per key.
+///
+/// Calls a SQL function of yours for every batch. Its changes and the record of the event commit together, and only
+/// then the message is acknowledged. An event that is redelivered is found in the inbox and skipped. If a connection
+/// is lost, the consumer reconnects. SIGTERM and SIGINT finish the batches in flight and exit with 0. More instances
+/// give more throughput. The database may be behind a pooler.
+///
+/// With OTEL_EXPORTER_OTLP_ENDPOINT set, traces and metrics are sent to that OpenTelemetry collector.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  \
+    walrelay consumer run billing --handler shop.apply --database-url postgresql://app@db.example:6543/app\n  \
+    PUBSUB_EMULATOR_HOST=localhost:8085 walrelay consumer run billing --handler shop.apply --until-caught-up"
+)]
+pub(crate) struct Run {
+    /// Name of the consumer, as `consumer init` was given it.
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
+    name: String,
+    #[command(flatten)]
+    until: UntilOption,
+    #[command(flatten)]
+    retention: RetentionOptions,
+    #[command(flatten)]
+    keys: PruneKeysOption,
+    #[command(flatten)]
+    own: ConsumerOptions,
+    #[command(flatten)]
+    connection: ConnectionOptions,
+    #[command(flatten)]
+    project: ProjectOption,
+    #[command(flatten)]
+    endpoint: EndpointOptions,
+}
+
+/// The consumer of a process.
+pub(crate) struct ConsumerConfig {
+    pub(crate) settings: Settings,
+    /// The address that serves `/livez` and the other endpoints, if any.
+    pub(crate) http: Option<SocketAddr>,
+    /// The OpenTelemetry collector for spans and metrics, if any.
+    pub(crate) otlp: Option<walrelay_otlp::Settings>,
+}
+
+impl Run {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let config = self.config(checks)?;
+        let (http, drain_timeout) = (config.http, config.settings.drain_timeout);
+        let plan = Plan::new(async move |shutdown| Box::pin(run(config, shutdown)).await);
+        Some(plan.ended(CommandEnd::Stopped(Some(Service { http, drain_timeout }))))
+    }
+
+    pub(crate) fn config(&self, checks: &mut Checks<'_>) -> Option<ConsumerConfig> {
+        let own = &self.own;
+        let retention = self.inbox_retention(checks);
+        let given = own.subscription.subscription.as_ref().filter(|given| !given.is_empty());
+        let kind = ResourceKind::Subscription;
+        let subscription =
+            given.and_then(|given| checks.full_name("subscription", given, &self.project, kind));
+        let handler = own.handler.clone().filter(|handler| !handler.trim().is_empty());
+        if handler.is_none() {
+            checks.wrong_or_missing("handler", "not set; a SQL function, such as shop.apply");
+        }
+        let connect = checks.connect(&self.connection);
+        let endpoint = checks.endpoint(&self.endpoint);
+        let http = checks.http(&own.http);
+        let otlp = checks.otlp();
+        let settings = Settings {
+            consumer: self.name.clone(),
+            subscription,
+            effect: Effect::function(handler?),
+            connect: connect?,
+            endpoint,
+            handler_timeout: own.handler_timeout,
+            batch: own.batch,
+            workers: own.workers,
+            max_lease: own.max_lease,
+            max_attempts: own.max_attempts,
+            on_dead: own.on_dead,
+            on_gap: own.on_gap,
+            dedupe: own.dedupe,
+            max_in_flight_bytes: own.in_flight.max_in_flight_bytes.0,
+            drain_timeout: own.in_flight.drain_timeout,
+            until: match self.until.until_caught_up {
+                true => Until::CaughtUp { quiet_for: own.quiet_for },
+                false => Until::Stopped,
+            },
+            retention,
+        };
+        Some(ConsumerConfig { settings, http, otlp })
+    }
+
+    fn inbox_retention(&self, checks: &mut Checks<'_>) -> Option<InboxRetention> {
+        let (prune_keys, options, own) = (self.keys.prune_keys, &self.retention, &self.own);
+        if prune_keys && options.prune_older_than.0.is_none() {
+            checks.wrong_or_missing("prune-older-than", "needed by --prune-keys");
+        }
+        if prune_keys && (own.dedupe == Dedupe::Position || own.on_gap == OnGap::Hold) {
+            let allowed =
+                "not with --dedupe position or --on-gap hold, which need the positions of all keys";
+            checks.wrong_or_missing("prune-keys", allowed);
+        }
+        let idle_keys = if prune_keys { IdleKeys::Delete } else { IdleKeys::Keep };
+        let every = options.prune_interval;
+        options.prune_older_than.0.map(|older_than| InboxRetention { older_than, every, idle_keys })
+    }
+}
+
 /// Runs until `shutdown` is requested, or until the consumer has caught up if the configuration
 /// asks for that.
 ///
 /// # Errors
 ///
 /// Returns the error that ended the consumer.
-pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
+async fn run(mut config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let consumer = &config.settings.consumer;
     let (metrics, health) = (Metrics::new(consumer), Health::new(consumer));
     let observed = Observed::of_consumer(health.clone(), metrics.clone());
@@ -45,7 +163,7 @@ pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(
 
 /// The consumer of this process, with its HTTP endpoints.
 struct ConsumerProcess<'a> {
-    config: &'a ConsumeConfig,
+    config: &'a ConsumerConfig,
     health: Health,
     shutdown: &'a Shutdown,
 }
@@ -60,7 +178,7 @@ impl ConsumerProcess<'_> {
         // The tasks end with this function.
         let mut tasks = JoinSet::new();
         if let Some(address) = self.config.http {
-            let io = |source| Error::Io { action: format!("listen on {address}"), source };
+            let io = |source| Error::Listen { address, source };
             let listener = http::listen(address).await.map_err(io)?;
             tasks.spawn(http::serve(listener, served));
         }

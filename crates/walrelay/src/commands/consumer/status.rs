@@ -1,19 +1,69 @@
 //! `walrelay consumer status`: the consumer in its database, and the messages that wait for it.
 
+use clap::Args;
 use serde::Serialize;
-use serde_json::json;
 use tokio::time::timeout;
-use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Chain;
+use walrelay_inbox::UnfinishedRebuild;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
-use walrelay_pg_client::SqlClient;
+use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
-use walrelay_reports::error::Error;
-use walrelay_reports::fixes::{create_subscription, replace_orphan};
-use walrelay_reports::text::{human_age, visible, whole_age};
+use walrelay_relay::shutdown::Shutdown;
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
-use crate::output::print;
+use crate::commands::shared::cancellable::run_until_shutdown;
+use crate::commands::shared::session::in_shared_session;
+use crate::config::Checks;
+use crate::error::Error;
+use crate::error::fixes::{create_subscription, replace_orphan};
+use crate::options::values::consumer_name;
+use crate::options::{ARGUMENTS, ConnectionOptions, EndpointOptions, OutputOptions};
+use crate::output::print_result;
+use crate::output::text::{human_age, visible, whole_age};
+use crate::plan::Plan;
+
+/// Show counts by status, held keys, the rate of the last minute and the backlog.
+///
+/// The backlog of the subscription and the age of its oldest message come from Cloud Monitoring, which is minutes
+/// behind and needs roles/monitoring.viewer, or from the emulator. They are null if nobody answers.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Example:\n  walrelay consumer status billing --output json"
+)]
+pub(crate) struct Status {
+    /// Name of the consumer.
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
+    name: String,
+    #[command(flatten)]
+    output: OutputOptions,
+    #[command(flatten)]
+    connection: ConnectionOptions,
+    #[command(flatten)]
+    endpoint: EndpointOptions,
+}
+
+impl Status {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let endpoint = checks.endpoint(&self.endpoint);
+        let connect = checks.connect(&self.connection)?;
+        Some(Plan::new(async move |shutdown| self.run(&connect, &endpoint, shutdown).await))
+    }
+
+    async fn run(
+        &self,
+        connect: &ConnectConfig,
+        endpoint: &Endpoint,
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
+        in_shared_session(connect, shutdown, async |client| {
+            let read = StatusWithBacklog::read(client, &self.name, endpoint);
+            let status = run_until_shutdown(read, shutdown).await?;
+            print_result(self.output.output, &status, || status.page())
+        })
+        .await
+    }
+}
 
 /// The status of a consumer, and of the subscription that it reads.
 #[derive(Debug, Serialize)]
@@ -43,6 +93,12 @@ enum Backlog {
 }
 
 impl StatusWithBacklog {
+    async fn read(client: &SqlClient, name: &str, endpoint: &Endpoint) -> Result<Self, Error> {
+        let status = consumer_status(client, name).await.map_err(Error::Inbox)?;
+        let backlog = backlog_of(endpoint, &status.subscription).await;
+        Ok(Self::new(status, backlog))
+    }
+
     fn new(status: ConsumerStatus, backlog: Backlog) -> Self {
         let known = match backlog {
             Backlog::Known(known) => Some(known),
@@ -154,9 +210,8 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
              walrelay consumer reset-key {consumer} --key KEY"
         ));
     }
-    if let Some(rebuild) = &status.rebuild {
-        let step = rebuild.rsplit_once("; ").map_or(rebuild.as_str(), |(_, step)| step);
-        return Some(visible(step));
+    if status.rebuild.is_some() {
+        return Some(UnfinishedRebuild::NEXT_STEP.to_owned());
     }
     if status.paused {
         return Some(format!("to continue: walrelay consumer resume {consumer}{SAME_DATABASE}"));
@@ -211,22 +266,6 @@ async fn read_backlog(endpoint: &Endpoint, subscription: &str) -> Result<Backlog
         None => Backlog::NoSubscription,
         Some(orphan) if orphan.topic == DELETED_TOPIC => Backlog::TopicDeleted,
         Some(_) => known.map_or(Backlog::Unknown, Backlog::Known),
-    })
-}
-
-/// Prints the status.
-pub(super) async fn status(
-    client: &SqlClient,
-    name: &str,
-    format: OutputFormat,
-    endpoint: &Endpoint,
-) -> Result<(), Error> {
-    let status = consumer_status(client, name).await.map_err(Error::Inbox)?;
-    let backlog = backlog_of(endpoint, &status.subscription).await;
-    let status = StatusWithBacklog::new(status, backlog);
-    print(&match format {
-        OutputFormat::Json => format!("{:#}\n", json!(status)),
-        OutputFormat::Text => status.page(),
     })
 }
 
@@ -285,10 +324,10 @@ mod tests {
         let paused = ConsumerStatus { paused: true, events: dead, ..status() };
         let resume = "to continue: walrelay consumer resume c, with the same --database-url";
         assert_eq!(head(paused, 3).1.as_deref(), Some(resume));
-        let begun = Some("a rebuild began; run it again".to_owned());
+        let begun = Some("a rebuild began".to_owned());
         let (rebuilt, again) = head(ConsumerStatus { rebuild: begun, ..status() }, 0);
         assert_eq!(rebuilt, "a rebuild is unfinished; no message waits");
-        assert_eq!(again.as_deref(), Some("run it again"));
+        assert_eq!(again.as_deref(), Some(UnfinishedRebuild::NEXT_STEP));
     }
 
     #[test]

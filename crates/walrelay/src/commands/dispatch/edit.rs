@@ -1,54 +1,124 @@
 //! `dispatch edit`: replaces the payload, the attributes, or a topic or key that was never valid.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use bytes::Bytes;
+use clap::Args;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
-use walrelay_command_line::config::{ChangeMode, DispatchEdit, EditFiles};
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
 use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
-use walrelay_pg_client::SqlClient;
-use walrelay_reports::error::Error;
-use walrelay_reports::text::shortened;
+use walrelay_pg_client::{SqlClient, TableAccess};
 
-use super::attributes::{KeyChange, replace, replace_repeated_key};
 use super::message::decode;
-use crate::commands::failed_events::Edited;
-
-/// Largest payload file in bytes: the limit of a Pub/Sub message.
-const FILE_BYTES_MAX: u64 = 10_000_000;
+use super::rows::{full_topic, in_session};
+use crate::commands::failed_events::attributes::{KeyChange, replace, replace_repeated_key};
+use crate::commands::failed_events::files::{read, read_attributes};
+use crate::commands::failed_events::{Edited, options_of_edit, require_file};
+use crate::commands::shared::cancellable::run_until_shutdown;
+use crate::config::{ChangeMode, Checks};
+use crate::error::Error;
+use crate::options::values::event_id;
+use crate::options::{ARGUMENTS, ChangeArgs, DatabaseOptions, EditFiles, ProjectOption};
+use crate::output::text::shortened;
+use crate::plan::Plan;
 
 /// Most characters of a topic or key that an error message shows.
 const SHOWN_CHARACTERS: usize = 64;
 
-/// Checks an edit, changes the row and makes it due. A dry run only checks.
+/// Replace payload, attributes, or an invalid topic or key, and retry the row.
 ///
-/// # Errors
+/// Payload and attributes come from files.
 ///
-/// A file cannot be read, the row does not exist or is published, or its topic or key is valid and
-/// stays. Or Pub/Sub would refuse the edited message.
-pub(super) async fn edit(
-    store: &DispatchStore,
-    client: &mut SqlClient,
-    edit: &DispatchEdit,
-    mode: ChangeMode,
-) -> Result<Edited, Error> {
-    let files = Files::read(&edit.files)?;
-    let id = &edit.id;
-    let detail = store.show(client, id).await?;
-    let route = route(edit, &detail)?;
-    let EditedMessage { message, changed } = files.apply_to(&detail, route.as_ref())?;
-    match (mode, &route) {
-        (ChangeMode::DryRun, _) => {}
-        (ChangeMode::Ask | ChangeMode::Agreed, None) => store.edit(client, id, &message).await?,
-        (ChangeMode::Ask | ChangeMode::Agreed, Some(route)) => {
-            store.reroute(client, id, &message, route).await?;
+/// What comes of it is held to Pub/Sub's limits first. The attributes that the relay writes stay: event_id,
+/// source, commit_lsn, tx_index and replay_id always, because consumers tell events apart by them;
+/// aggregate_id, aggregate_type, event_type, version, schema_version and occurred_at unless the file has
+/// another value for them. All others are replaced by those of the file.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  \
+    walrelay dispatch edit 6f1c9a9e-… --payload-file fixed.json\n  \
+    walrelay dispatch edit 6f1c9a9e-… --set-key A-17\n  \
+    walrelay dispatch edit 6f1c9a9e-… --attributes-file headers.json"
+)]
+pub(crate) struct Edit {
+    /// Event id of the row.
+    #[arg(value_name = "ID", value_parser = event_id)]
+    id: String,
+    #[command(flatten)]
+    files: EditFiles,
+    #[command(flatten)]
+    change: ChangeArgs,
+    /// Another topic, short or full name, for a row whose topic cannot exist.
+    #[arg(long, value_name = "TOPIC")]
+    set_topic: Option<String>,
+    /// Another ordering key, for a row whose topic cannot exist or whose key is too long; an attribute that
+    /// is too long because it has the same value gets it too.
+    #[arg(long, value_name = "KEY")]
+    set_key: Option<String>,
+    #[command(flatten)]
+    project: ProjectOption,
+    #[command(flatten)]
+    database: DatabaseOptions,
+}
+
+/// Where an edit sends the row. None stays as it is.
+struct NewRoute {
+    /// Full name of the topic.
+    topic: Option<String>,
+    key: Option<String>,
+}
+
+impl Edit {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let topic = self.set_topic.as_deref();
+        let topic = topic.map(|it| full_topic(checks, "set-topic", it, &self.project));
+        let wanted = NewRoute { topic, key: self.set_key.clone() };
+        if wanted.topic.is_none() && wanted.key.is_none() {
+            require_file(checks, &self.files);
         }
+        let database = checks.database(&self.database)?;
+        let options = options_of_edit(&self.change);
+        Some(Plan::new(async move |shutdown| {
+            in_session(&database, TableAccess::Update, shutdown, async |rows, client| {
+                let edited = self.edit(&rows.store, client, &wanted, options.mode);
+                run_until_shutdown(edited, shutdown).await?.output(options)
+            })
+            .await
+        }))
     }
-    Ok(Edited { id: id.clone(), described: changed })
+
+    /// Checks an edit, changes the row and makes it due. A dry run only checks.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, the row does not exist or is published, or its topic or key is valid and
+    /// stays. Or Pub/Sub would refuse the edited message.
+    async fn edit(
+        &self,
+        store: &DispatchStore,
+        client: &mut SqlClient,
+        wanted: &NewRoute,
+        mode: ChangeMode,
+    ) -> Result<Edited, Error> {
+        let files = Files::read(&self.files)?;
+        let id = &self.id;
+        let detail = store.show(client, id).await?;
+        let route = route(wanted, &detail)?;
+        let EditedMessage { message, changed } = files.apply_to(&detail, route.as_ref())?;
+        match (mode, &route) {
+            (ChangeMode::DryRun, _) => {}
+            (ChangeMode::Ask | ChangeMode::Agreed, None) => {
+                store.edit(client, id, &message).await?;
+            }
+            (ChangeMode::Ask | ChangeMode::Agreed, Some(route)) => {
+                store.reroute(client, id, &message, route).await?;
+            }
+        }
+        Ok(Edited { id: id.clone(), described: changed })
+    }
 }
 
 /// Refuses a message that Pub/Sub would refuse: the row would be dead again at once, and its key
@@ -89,9 +159,9 @@ const KEPT_TOPIC: &str = "create that topic, and the row is published; if the na
 
 /// Returns the row's new topic and key, if the edit asks for one. Only invalid values may change: a
 /// row that has a place in the order of a key keeps it.
-fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<NewDestination>, Error> {
+fn route(wanted: &NewRoute, detail: &DispatchDetail) -> Result<Option<NewDestination>, Error> {
     let row = &detail.row;
-    if edit.topic.is_none() && edit.key.is_none() {
+    if wanted.topic.is_none() && wanted.key.is_none() {
         return Ok(None);
     }
     let refused = |what: &str, value: &str, hint| {
@@ -114,7 +184,7 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<NewDesti
         None => decode(detail).map_or(0, |message| message.ordering_key.len()),
     };
     let has_key = whole.max(row.ordering_key.len()) <= ORDERING_KEY_BYTES_MAX;
-    let topic = match &edit.topic {
+    let topic = match &wanted.topic {
         Some(topic) if has_topic && *topic != row.topic => {
             return Err(refused("topic", &row.topic, KEPT_TOPIC));
         }
@@ -127,7 +197,7 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<NewDesti
         Some(topic) => topic.clone(),
         None => row.topic.clone(),
     };
-    let ordering_key = match &edit.key {
+    let ordering_key = match &wanted.key {
         // A row without a valid topic was never in any order, so it may get any key.
         Some(key) if has_key && has_topic && *key != row.ordering_key => {
             return Err(refused("ordering key", &row.ordering_key, KEPT));
@@ -246,27 +316,6 @@ impl Files {
     }
 }
 
-pub(in crate::commands) fn read_attributes(path: &Path) -> Result<BTreeMap<String, String>, Error> {
-    serde_json::from_slice(&read(path)?).map_err(|error| {
-        Error::unfit(
-            format!("{}: {error}", path.display()),
-            "write a JSON object whose values are all strings",
-        )
-    })
-}
-
-pub(in crate::commands) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let unreadable = |source| Error::File { path: path.display().to_string(), source };
-    let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
-    if bytes > FILE_BYTES_MAX {
-        return Err(Error::unfit(
-            format!("{} has {bytes} bytes", path.display()),
-            "a message of Pub/Sub has at most 10,000,000",
-        ));
-    }
-    std::fs::read(path).map_err(unreadable)
-}
-
 #[cfg(test)]
 mod tests {
     use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
@@ -274,13 +323,8 @@ mod tests {
     use super::super::message::tests::{detail, detail_without_payload};
     use super::*;
 
-    fn asked(topic: Option<&str>, key: Option<&str>) -> DispatchEdit {
-        DispatchEdit {
-            id: "e-1".into(),
-            files: EditFiles::default(),
-            topic: topic.map(str::to_owned),
-            key: key.map(str::to_owned),
-        }
+    fn asked(topic: Option<&str>, key: Option<&str>) -> NewRoute {
+        NewRoute { topic: topic.map(str::to_owned), key: key.map(str::to_owned) }
     }
 
     fn edited(files: Files, detail: &DispatchDetail, key: Option<&str>) -> PubsubMessage {

@@ -6,8 +6,8 @@ use walrelay_core::{IncompleteMessage, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchRow};
 use walrelay_relay::observe::report::rfc3339;
 
-use walrelay_reports::exact_json::{data_json, raw};
-use walrelay_reports::failed_events::{EventDetail, EventMessage, FailedEvent, MissingPart};
+use crate::commands::failed_events::{EventDetail, EventMessage, FailedEvent, MissingPart};
+use crate::output::exact_json::{data_json, raw};
 
 /// Returns the message, without the parts that were too large to be recorded.
 pub(super) fn decode(detail: &DispatchDetail) -> Option<PubsubMessage> {

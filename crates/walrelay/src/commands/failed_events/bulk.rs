@@ -5,19 +5,17 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use tokio::time::sleep;
-use walrelay_command_line::config::{
-    ChangeMode, ChangeOptions, EventSelection, OutputFormat, SelectedEvents,
-};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::failed_events::{FailedEvent, PageBegin};
-use walrelay_reports::json::json_text;
 
 use super::changed::ChangedEventsJson;
+use super::event::{FailedEvent, PageBegin};
 use super::side::{EventChange, FailedEvents};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::commands::shared::operator::Terminal;
+use crate::config::{ChangeMode, ChangeOptions, Checks, OutputFormat};
+use crate::error::Error;
+use crate::output::json::json_text;
 
 /// Events in one page. Progress is shown after each.
 const BATCH_ROWS: u32 = 500;
@@ -25,9 +23,49 @@ const BATCH_ROWS: u32 = 500;
 /// Longest time that a running batch may still take after a signal.
 const BATCH_GRACE: Duration = Duration::from_secs(5);
 
+/// The events to act on.
+#[derive(Debug, Clone)]
+pub(in crate::commands) struct EventSelection<Q> {
+    /// Which events.
+    pub(in crate::commands) events: SelectedEvents<Q>,
+    /// Consent and output.
+    pub(in crate::commands) options: ChangeOptions,
+}
+
+/// Events by ids or by filters.
+#[derive(Debug, Clone)]
+pub(in crate::commands) enum SelectedEvents<Q> {
+    /// Events with these ids.
+    Ids(Vec<String>),
+    /// Events that match filters.
+    Matching(Q),
+}
+
+impl<Q> EventSelection<Q> {
+    /// Returns the chosen events, by ids or by filters. Without either it refuses, so that nobody
+    /// selects all events by mistake.
+    pub(in crate::commands) fn new(
+        checks: &mut Checks<'_>,
+        ids: Vec<String>,
+        query: Option<Q>,
+        options: ChangeOptions,
+    ) -> Option<Self> {
+        let events = match (ids.is_empty(), query) {
+            (false, None) => SelectedEvents::Ids(ids),
+            (true, Some(query)) => SelectedEvents::Matching(query),
+            (true, None) | (false, Some(_)) => {
+                let allowed = "give event ids, or filters such as --all-dead, --status dead and --key, not both";
+                checks.wrong_variable("ID", allowed);
+                return None;
+            }
+        };
+        Some(Self { events, options })
+    }
+}
+
 /// The action on the events.
 #[derive(Clone, Copy)]
-pub(super) enum BulkAction<'a> {
+pub(in crate::commands) enum BulkAction<'a> {
     Retry,
     /// Holds the reason.
     Discard(&'a str),
@@ -88,7 +126,7 @@ struct BulkResult {
 ///
 /// The server refuses, a named event has the wrong status, the user did not agree, or a signal
 /// stopped the action.
-pub(super) async fn act<S: FailedEvents>(
+pub(in crate::commands) async fn act<S: FailedEvents>(
     side: &S,
     client: &mut SqlClient,
     action: BulkAction<'_>,

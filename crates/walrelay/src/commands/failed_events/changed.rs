@@ -2,6 +2,12 @@
 
 use serde::Serialize;
 
+use crate::commands::shared::operator::dry_run_text;
+use crate::config::{ChangeMode, ChangeOptions, Checks, OutputFormat};
+use crate::error::Error;
+use crate::options::{ChangeArgs, EditFiles};
+use crate::output::json::json_text;
+
 /// The events that a command changed.
 #[derive(Debug, Serialize)]
 pub(super) struct ChangedEventsJson {
@@ -17,6 +23,58 @@ pub(super) struct ChangedEventsJson {
 impl ChangedEventsJson {
     pub(super) const fn new(result: &'static str, events: u64) -> Self {
         Self { result, events, need_edit: 0, attributes: Vec::new() }
+    }
+}
+
+/// A checked edit.
+#[derive(Debug)]
+pub(in crate::commands) struct Edited {
+    /// Id of the event.
+    pub(in crate::commands) id: String,
+    /// The attributes that describe the event, and that the edit changes.
+    pub(in crate::commands) described: Vec<String>,
+}
+
+impl Edited {
+    /// Returns what the command prints.
+    pub(in crate::commands) fn output(self, options: ChangeOptions) -> Result<String, Error> {
+        let Self { id, described } = self;
+        let changed = match described.as_slice() {
+            [] => String::new(),
+            names => {
+                format!("changed of the attributes that the relay writes: {}\n", names.join(", "))
+            }
+        };
+        match (options.mode, options.format) {
+            (ChangeMode::DryRun, format) => {
+                let would = format!("edit {id} and make it due\n{changed}");
+                dry_run_text(would.trim_end(), format)
+            }
+            (ChangeMode::Ask | ChangeMode::Agreed, OutputFormat::Json) => {
+                let attributes = described;
+                json_text(&ChangedEventsJson { attributes, ..ChangedEventsJson::new("edited", 1) })
+            }
+            (ChangeMode::Ask | ChangeMode::Agreed, OutputFormat::Text) => {
+                Ok(format!("{id} is edited and due now\n{changed}"))
+            }
+        }
+    }
+}
+
+/// Returns the options of an edit. To name an event and its new content is consent.
+pub(in crate::commands) const fn options_of_edit(change: &ChangeArgs) -> ChangeOptions {
+    let ChangeOptions { mode, format } = change.options();
+    let mode = match mode {
+        ChangeMode::DryRun => ChangeMode::DryRun,
+        ChangeMode::Agreed | ChangeMode::Ask => ChangeMode::Agreed,
+    };
+    ChangeOptions { mode, format }
+}
+
+/// Requires a file with the new content of an event.
+pub(in crate::commands) fn require_file(checks: &mut Checks<'_>, files: &EditFiles) {
+    if files.payload_file.is_none() && files.attributes_file.is_none() {
+        checks.wrong_or_missing("payload-file", "not set; give it or --attributes-file");
     }
 }
 

@@ -1,20 +1,46 @@
 //! Lists events, page by page.
 
-use walrelay_command_line::config::{EventList, OutputFormat};
+use pgoutput_parser::Position;
 use walrelay_pg_client::SqlClient;
-use walrelay_reports::error::Error;
-use walrelay_reports::failed_events::{FailedEvent, PageBegin, table};
-use walrelay_reports::json::json_text;
-use walrelay_reports::text::quoted;
 
+use super::event::{FailedEvent, PageBegin};
+use super::page::table;
 use super::side::FailedEvents;
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::options::PageArgs;
+use crate::output::json::json_text;
+use crate::output::text::quoted;
 use crate::output::{Reader, print_part, terminal};
+
+/// Events on one page.
+const LIMIT: u32 = 100;
 
 /// Events per query when all are listed. This bounds memory to some megabytes.
 const PAGE_ROWS: u32 = 1_000;
 
+/// The events to print, and the output format.
+#[derive(Debug, Clone)]
+pub(crate) struct EventList<Q> {
+    /// Filters.
+    pub(crate) query: Q,
+    /// Only events after this position.
+    pub(crate) after: Option<Position>,
+    /// Most events to print. None prints all.
+    pub(crate) limit: Option<u32>,
+    /// Output format.
+    pub(crate) format: OutputFormat,
+}
+
+impl<Q> EventList<Q> {
+    pub(in crate::commands) fn new(query: Q, page: &PageArgs, format: OutputFormat) -> Self {
+        let limit = (!page.all).then_some(page.limit.unwrap_or(LIMIT));
+        Self { query, after: page.after, limit, format }
+    }
+}
+
 /// Lists one page and the number of further events, or all pages.
-pub(super) async fn list<S: FailedEvents>(
+pub(in crate::commands) async fn list<S: FailedEvents>(
     side: &S,
     client: &SqlClient,
     asked: &EventList<S::Query>,

@@ -1,16 +1,15 @@
 //! The operations that `dispatch` and `inbox` implement for the front end.
 
-use walrelay_command_line::config::ChangeMode;
 use walrelay_pg_client::SqlClient;
-use walrelay_reports::error::Error;
-use walrelay_reports::failed_events::{EventDetail, EventGroup, FailedEvent, PageBegin};
+
+use super::event::{EventDetail, FailedEvent, PageBegin};
+use super::page::EventGroup;
+use crate::error::Error;
 
 /// One side: the rows of dispatch state, or the events of a consumer's inbox.
 pub(in crate::commands) trait FailedEvents: Sync {
     /// Filters.
     type Query: Clone + Sync;
-    /// The changes of an edit.
-    type Edit: Sync;
 
     /// The command.
     const COMMAND: &'static str;
@@ -93,15 +92,6 @@ pub(in crate::commands) trait FailedEvents: Sync {
 
     /// Returns whether an event is left as it is because it was finished meanwhile.
     fn is_finished(error: &Error) -> bool;
-
-    /// Checks and makes an edit, and returns the changed attributes that describe the event. A dry
-    /// run only checks.
-    fn edit(
-        &self,
-        client: &mut SqlClient,
-        edit: &Self::Edit,
-        mode: ChangeMode,
-    ) -> impl Future<Output = Result<Edited, Error>>;
 }
 
 /// A change of an event that the command line names.
@@ -109,13 +99,4 @@ pub(in crate::commands) trait FailedEvents: Sync {
 pub(in crate::commands) enum EventChange {
     Retry,
     Discard,
-}
-
-/// A checked edit.
-#[derive(Debug)]
-pub(in crate::commands) struct Edited {
-    /// Id of the event.
-    pub(in crate::commands) id: String,
-    /// The attributes that describe the event, and that the edit changes.
-    pub(in crate::commands) described: Vec<String>,
 }

@@ -1,30 +1,75 @@
 //! `walrelay emit`: writes one event with the producer's SQL function.
 
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use walrelay_command_line::config::{EmitConfig, OutputFormat};
 use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{SCHEMA, SqlClient, connect_shared, sql};
-use walrelay_reports::error::Error;
+use walrelay_pg_client::{ConnectConfig, SCHEMA, SqlClient, connect_shared, sql};
 
+use crate::commands::shared::cancellable::run_until_shutdown;
+use crate::config::{Checks, OutputFormat};
+use crate::error::Error;
+use crate::options::values::json as json_value;
+use crate::options::{ARGUMENTS, ConnectionOptions, OutputOptions};
 use crate::output::print;
+use crate::plan::Plan;
 
-/// Writes the event, and prints its version and its id.
+/// Write one event to the outbox with the function app_outbox_emit.
 ///
-/// # Errors
-///
-/// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
-pub async fn execute(config: EmitConfig) -> Result<(), Error> {
-    let client = connect_shared(&config.connect).await?;
-    let done = match &config.event.idempotency_key {
-        Some(key) => emit_once(&client, &config, key).await,
-        None => emit(&client, &config).await,
-    };
-    client.close().await;
-    print(&done?)
+/// Prints the version of the event within its aggregate and the event id. The id needs SELECT on the outbox table.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Example:\n  walrelay emit order A-1 OrderPlaced '{\"total\": 42}'"
+)]
+pub(crate) struct Emit {
+    /// Aggregate type, as in `order`.
+    #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
+    aggregate_type: String,
+    /// Aggregate id, which is the ordering key, as in `A-1`.
+    #[arg(value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    aggregate_id: String,
+    /// Event type, as in `OrderPlaced`.
+    #[arg(value_name = "EVENT_TYPE")]
+    event_type: String,
+    /// Payload as JSON.
+    #[arg(value_name = "JSON", default_value = "{}", value_parser = json_value)]
+    payload: String,
+    /// Write the event only if no event has this key. If one has, print that event.
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    #[command(flatten)]
+    output: OutputOptions,
+    #[command(flatten)]
+    connection: ConnectionOptions,
+}
+
+impl Emit {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let connect = checks.connect(&self.connection)?;
+        Some(Plan::new(async move |shutdown| {
+            run_until_shutdown(self.run(&connect), shutdown).await
+        }))
+    }
+
+    /// Writes the event, and prints its version and its id.
+    ///
+    /// # Errors
+    ///
+    /// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
+    async fn run(&self, connect: &ConnectConfig) -> Result<(), Error> {
+        let client = connect_shared(connect).await?;
+        let done = match &self.idempotency_key {
+            Some(key) => emit_once(&client, self, key).await,
+            None => emit(&client, self).await,
+        };
+        client.close().await;
+        print(&done?)
+    }
 }
 
 /// The output of `emit -o json`.
@@ -35,14 +80,14 @@ struct EmittedEvent {
     version: i64,
 }
 
-async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> {
+async fn emit(client: &SqlClient, event: &Emit) -> Result<String, Error> {
     let payload = payload_sql(client).await?;
     // spliced: the cast of the payload.
     let sql = format!("SELECT {SCHEMA}.app_outbox_emit($1, $2, $3, {payload})");
-    let row = client.query_typed_one(&sql, &arguments(config)).await.map_err(not_emitted)?;
+    let row = client.query_typed_one(&sql, &arguments(event)).await.map_err(not_emitted)?;
     let version: i64 = row.get(0);
-    let id = event_id(client, config, version).await?;
-    Ok(match config.format {
+    let id = event_id(client, event, version).await?;
+    Ok(match event.output.output {
         OutputFormat::Json => {
             format!("{}\n", json!(EmittedEvent { event_id: id, version }))
         }
@@ -53,17 +98,17 @@ async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> 
     })
 }
 
-async fn emit_once(client: &SqlClient, config: &EmitConfig, key: &str) -> Result<String, Error> {
+async fn emit_once(client: &SqlClient, event: &Emit, key: &str) -> Result<String, Error> {
     let payload = payload_sql(client).await?;
     // spliced: the cast of the payload.
     let sql = format!(
         "SELECT event_id::text, version, is_new FROM {SCHEMA}.app_outbox_emit_once($1, $2, $3, {payload}, $5)"
     );
-    let mut arguments = arguments(config).to_vec();
+    let mut arguments = arguments(event).to_vec();
     arguments.push((&key, Type::TEXT));
     let row = client.query_typed_one(&sql, &arguments).await.map_err(not_emitted)?;
     let (id, version, is_new): (String, i64, bool) = (row.get(0), row.get(1), row.get(2));
-    Ok(match config.format {
+    Ok(match event.output.output {
         OutputFormat::Json => {
             format!("{}\n", json!({ "event_id": id, "version": version, "is_new": is_new }))
         }
@@ -110,7 +155,7 @@ fn not_emitted(error: tokio_postgres::Error) -> Error {
     }
 }
 
-fn arguments(EmitConfig { event, .. }: &EmitConfig) -> [(&(dyn ToSql + Sync), Type); 4] {
+fn arguments(event: &Emit) -> [(&(dyn ToSql + Sync), Type); 4] {
     [
         (&event.aggregate_type, Type::TEXT),
         (&event.aggregate_id, Type::TEXT),
@@ -137,17 +182,13 @@ async fn payload_sql(client: &SqlClient) -> Result<&'static str, Error> {
 
 /// Returns the id of the event. A producer's role may emit events without the permission to read
 /// them.
-async fn event_id(
-    client: &SqlClient,
-    config: &EmitConfig,
-    version: i64,
-) -> Result<Option<String>, Error> {
+async fn event_id(client: &SqlClient, event: &Emit, version: i64) -> Result<Option<String>, Error> {
     let found = client
         .query_typed_opt(
             sql!("emit.sql", "event_id"),
             &[
-                (&config.event.aggregate_type, Type::TEXT),
-                (&config.event.aggregate_id, Type::TEXT),
+                (&event.aggregate_type, Type::TEXT),
+                (&event.aggregate_id, Type::TEXT),
                 (&version, Type::INT8),
             ],
         )

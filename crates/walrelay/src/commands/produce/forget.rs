@@ -2,38 +2,75 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use walrelay_command_line::config::{ChangeMode, ForgetConfig, ForgottenArgs};
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use walrelay_outbox_admin::protocols::{ForgetOrder, ForgottenAggregates, forget_aggregates};
-use walrelay_pg_client::TableAccess;
+use walrelay_pg_client::{ConnectConfig, TableAccess};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::text::visible;
 
 use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
+use crate::config::{ChangeMode, Checks};
+use crate::error::Error;
+use crate::options::{ARGUMENTS, ChangeArgs, ConnectionOptions};
+use crate::output::text::visible;
+use crate::plan::Plan;
 
-/// Forgets the aggregates, and prints their number.
+/// Forget aggregates whose ids are never used again.
 ///
-/// # Errors
-///
-/// The file cannot be read, Postgres cannot be reached or refuses, or the user does not agree.
-pub async fn execute(config: ForgetConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let ForgetConfig { connect, aggregates, options } = config;
-    let ForgottenArgs { aggregate_type, mut ids, from_file } = aggregates;
-    if let Some(path) = from_file {
-        ids.extend(ids_of(&path)?);
+/// Deletes their last versions, so that `app_outbox_aggregate` does not grow. An aggregate whose event is written
+/// meanwhile is kept. The next event of a forgotten aggregate has version 1, and consumers may ignore it as old.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  walrelay forget order A-1 A-2 --dry-run\n  \
+        walrelay forget order --from-file closed-orders.txt --yes"
+)]
+pub(crate) struct Forget {
+    /// Aggregate type, as in `order`.
+    #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
+    aggregate_type: String,
+    /// Aggregate ids, as in `A-1`.
+    #[arg(value_name = "ID", required_unless_present = "from_file", value_parser = NonEmptyStringValueParser::new())]
+    ids: Vec<String>,
+    /// Read aggregate ids from this file, one per line; `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    from_file: Option<PathBuf>,
+    #[command(flatten)]
+    change: ChangeArgs,
+    #[command(flatten)]
+    connection: ConnectionOptions,
+}
+
+impl Forget {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let connect = checks.connect(&self.connection)?;
+        Some(Plan::new(async move |shutdown| self.run(&connect, shutdown).await))
     }
-    let terminal = Terminal::new(options, shutdown);
-    let access = match options.mode {
-        ChangeMode::DryRun => TableAccess::Read,
-        ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
-    };
-    let order = ForgetOrder { aggregate_type: &aggregate_type, ids: &ids, access };
-    let forgotten = run_protocol(&connect, terminal, StopMode::Cancel, async |session| {
-        forget_aggregates(session, order).await
-    });
-    terminal.print_result(forgotten.await?.as_ref(), text_of, |it| it)
+
+    /// Forgets the aggregates, and prints their number.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, Postgres cannot be reached or refuses, or the user does not agree.
+    async fn run(mut self, connect: &ConnectConfig, shutdown: &Shutdown) -> Result<(), Error> {
+        if let Some(path) = &self.from_file {
+            self.ids.extend(ids_of(path)?);
+        }
+        let options = self.change.options();
+        let access = match options.mode {
+            ChangeMode::DryRun => TableAccess::Read,
+            ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
+        };
+        let (aggregate_type, ids) = (&self.aggregate_type, &self.ids);
+        let order = ForgetOrder { aggregate_type, ids, access };
+        let terminal = Terminal::new(options, shutdown);
+        let forgotten = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
+            forget_aggregates(session, order).await
+        });
+        terminal.print_result(forgotten.await?.as_ref(), text_of, |it| it)
+    }
 }
 
 /// Reads ids, one per line. The path `-` is standard input.

@@ -5,23 +5,26 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 use tokio_postgres::types::Type;
-use walrelay_command_line::config::{
-    ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart,
-};
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_outbox, quote_identifier, sql};
+use walrelay_pg_client::{
+    ConnectConfig, SCHEMA, SqlClient, backend_pid, connect_outbox, quote_identifier, sql,
+};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::json::json_text;
 
 use super::super::shared::cancellable::run_cancellable_in;
 use super::super::shared::operator::Terminal;
 use super::progress::SnapshotProgress;
-use super::step::{Step, refused, step};
+use super::step::{SnapshotRequest, SnapshotStart, Step, refused, step};
+use crate::config::{ChangeMode, Checks, OutputFormat};
+use crate::error::Error;
+use crate::options::{ARGUMENTS, ChangeArgs, ConnectionOptions};
+use crate::output::json::json_text;
 use crate::output::{print, print_result};
+use crate::plan::Plan;
 
 /// Rows of one transaction. In a test with writers, 50 rows delayed the slowest hundredth of their
 /// transactions by 0.6 ms, and 5,000 rows by 250 ms.
@@ -30,33 +33,64 @@ const BATCH_ROWS: i32 = 100;
 /// Batches per second under `--rate`, so that the rate is even.
 const BATCHES_PER_SECOND: u32 = 10;
 
-/// Writes the events.
+/// Write one event for each existing row of a business table.
 ///
-/// # Errors
-///
-/// The table cannot be read as a snapshot, Postgres refuses, or a signal came. The next run
-/// continues after the last committed batch.
-pub async fn execute(config: SnapshotConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let client = connect_outbox(&config.connect).await?;
-    let pid = backend_pid(&client).await?;
-    let work = snapshot(&client, &config, shutdown);
-    let done = run_cancellable_in(&config.connect, pid, work, shutdown).await;
-    client.close().await;
-    match done {
-        Err(Error::Interrupted) => Err(Error::stopped(
-            format!("the snapshot of {} was interrupted", config.request.table),
-            "run the same command again, without --restart: it continues",
-        )),
-        done => done,
+/// Calls the function app_outbox_snapshot until it has read the table, in the order of the id column, while the
+/// application keeps writing. Rows whose aggregate has events already are skipped. If the command is interrupted,
+/// run it again: it continues.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  \
+        walrelay snapshot customers --aggregate-type customer --aggregate-id id --dry-run\n  \
+        walrelay snapshot customers --aggregate-type customer --aggregate-id id --columns name --rate 2000 --yes"
+)]
+pub(crate) struct Snapshot {
+    #[command(flatten)]
+    request: SnapshotRequest,
+    /// Begin again with the first row, even if this snapshot is finished or was interrupted.
+    #[arg(long)]
+    restart: bool,
+    #[command(flatten)]
+    change: ChangeArgs,
+    #[command(flatten)]
+    connection: ConnectionOptions,
+}
+
+impl Snapshot {
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let connect = checks.connect(&self.connection)?;
+        Some(Plan::new(async move |shutdown| Box::pin(self.run(&connect, shutdown)).await))
+    }
+
+    /// Writes the events.
+    ///
+    /// # Errors
+    ///
+    /// The table cannot be read as a snapshot, Postgres refuses, or a signal came. The next run
+    /// continues after the last committed batch.
+    async fn run(&self, connect: &ConnectConfig, shutdown: &Shutdown) -> Result<(), Error> {
+        let client = connect_outbox(connect).await?;
+        let pid = backend_pid(&client).await?;
+        let work = snapshot(&client, self, shutdown);
+        let done = run_cancellable_in(connect, pid, work, shutdown).await;
+        client.close().await;
+        match done {
+            Err(Error::Interrupted) => Err(Error::stopped(
+                format!("the snapshot of {} was interrupted", self.request.table),
+                "run the same command again, without --restart: it continues",
+            )),
+            done => done,
+        }
     }
 }
 
 async fn snapshot(
     client: &SqlClient,
-    config: &SnapshotConfig,
+    command: &Snapshot,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let SnapshotConfig { request, options, .. } = config;
+    let (request, options) = (&command.request, command.change.options());
     let survey = survey(client, request).await?;
     let rows = count(client, request, &survey).await?;
     let what = rows.describe(request);
@@ -70,10 +104,10 @@ async fn snapshot(
     if options.mode == ChangeMode::DryRun && options.format == OutputFormat::Json {
         return print(&json_text(&counted)?);
     }
-    if !Terminal::new(*options, shutdown).ask(what).await? {
+    if !Terminal::new(options, shutdown).ask(what).await? {
         return Ok(());
     }
-    let Step { events, written, skipped, .. } = write(client, config, rows.all).await?;
+    let Step { events, written, skipped, .. } = write(client, command, rows.all).await?;
     let (all, skips) = (Some(events), Some(skipped));
     let result = SnapshotJson { events: all, written, skipped: skips, ..counted };
     print_result(options.format, &result, || {
@@ -173,14 +207,17 @@ async fn count(
 
 /// Writes the events. Returns the last step, with the events that all steps of this run have
 /// written.
-async fn write(client: &SqlClient, config: &SnapshotConfig, rows: u64) -> Result<Step, Error> {
-    let batch_rows = batch_rows(config.request.rate);
-    let mut start = config.start;
+async fn write(client: &SqlClient, command: &Snapshot, rows: u64) -> Result<Step, Error> {
+    let batch_rows = batch_rows(command.request.rate);
+    let mut start = match command.restart {
+        true => SnapshotStart::FirstRow,
+        false => SnapshotStart::Resumed,
+    };
     let mut progress: Option<SnapshotProgress> = None;
     let (mut turn, mut written) = (Instant::now(), 0);
     loop {
         let before = progress.as_ref().map_or(0, SnapshotProgress::events);
-        let step = step(client, &config.request, batch_rows, start).await?;
+        let step = step(client, &command.request, batch_rows, start).await?;
         start = SnapshotStart::Resumed;
         written += step.written;
         let shown = progress.get_or_insert_with(|| SnapshotProgress::new(rows, &step));
@@ -189,7 +226,7 @@ async fn write(client: &SqlClient, config: &SnapshotConfig, rows: u64) -> Result
             shown.end();
             return Ok(Step { written, ..step });
         }
-        if let Some(rate) = config.request.rate {
+        if let Some(rate) = command.request.rate {
             let paced =
                 step.events.saturating_sub(before).min(u64::from(batch_rows.unsigned_abs()));
             turn += Duration::from_secs_f64(paced as f64 / f64::from(rate));

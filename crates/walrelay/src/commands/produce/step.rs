@@ -1,11 +1,53 @@
 //! One step of a snapshot: the rows of one transaction.
 
+use clap::Args;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::Type;
-use walrelay_command_line::config::{SnapshotRequest, SnapshotStart};
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, sql};
-use walrelay_reports::error::Error;
+
+use crate::error::Error;
+use crate::options::ARGUMENTS;
+use crate::options::values::count;
+
+/// The rows of a snapshot, and the events that are written for them.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub(super) struct SnapshotRequest {
+    /// Table, with or without its schema.
+    #[arg(value_name = "TABLE")]
+    pub(super) table: String,
+    /// Aggregate type of the events, as in `customer`.
+    #[arg(long, value_name = "TYPE", required = true)]
+    pub(super) aggregate_type: String,
+    /// Column of the aggregate id. It needs NOT NULL and a unique index of its own.
+    #[arg(long, value_name = "COLUMN", required = true)]
+    pub(super) aggregate_id: String,
+    /// Event type of the events.
+    #[arg(long, value_name = "TYPE", default_value = "snapshot")]
+    pub(super) event_type: String,
+    /// Other columns to publish, with commas. Without them, all columns are published.
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(super) columns: Vec<String>,
+    /// SQL condition on the rows, as in `status <> 'deleted'`.
+    #[arg(long = "where", value_name = "CONDITION", default_value = "true")]
+    pub(super) condition: String,
+    /// Events a second, at most; 1 to 1000000.
+    #[arg(long, value_name = "EVENTS", value_parser = count(1_u32, 1_000_000))]
+    pub(super) rate: Option<u32>,
+    /// Write an event also if the aggregate has events already.
+    #[arg(long)]
+    pub(super) include_versioned: bool,
+}
+
+/// Where a snapshot begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SnapshotStart {
+    /// After the last row of an interrupted run of the same snapshot.
+    Resumed,
+    /// With the first row.
+    FirstRow,
+}
 
 /// The progress after a step.
 #[derive(Debug, Clone, PartialEq, Eq)]

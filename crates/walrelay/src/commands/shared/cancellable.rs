@@ -1,8 +1,8 @@
 //! Commands that a signal interrupts.
 
+use crate::error::Error;
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 /// Runs a command that needs no cleanup when it is interrupted.
 ///

@@ -2,11 +2,11 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use crate::error::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use walrelay_errors::Code;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
 
 /// Asks at the terminal whether to continue.
 async fn ask(question: &str, shutdown: &Shutdown) -> Result<(), Error> {

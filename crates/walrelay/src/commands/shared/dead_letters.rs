@@ -3,12 +3,33 @@
 //! Pub/Sub forwards a message as its own service agent. Without both roles it forwards nothing, and
 //! redelivers the message for ever.
 
-use walrelay_command_line::config::{IamGrants, NewDeadLetters};
-use walrelay_pubsub::{Admin, Endpoint, IamBinding, Subscriber};
-use walrelay_reports::error::Error;
+use walrelay_pubsub::{Admin, Endpoint, IamBinding, Subscriber, TopicSettings};
 
 use super::ordered_subscription::ordered;
 use super::set_up_report::SetUpReport;
+use crate::error::Error;
+
+/// A dead-letter topic to create, with a subscription of the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::commands) struct NewDeadLetters {
+    /// Full name of the subscription.
+    pub(in crate::commands) subscription: String,
+    /// Settings of the topic.
+    pub(in crate::commands) settings: TopicSettings,
+    /// Number of the project whose service agent forwards messages. `None` if not known.
+    pub(in crate::commands) project_number: Option<u64>,
+    /// What to do about the IAM bindings.
+    pub(in crate::commands) grants: IamGrants,
+}
+
+/// How the service agent of Pub/Sub gets its IAM bindings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::commands) enum IamGrants {
+    /// The command grants the bindings.
+    Make,
+    /// The command prints the commands that grant the bindings.
+    Print,
+}
 
 /// Creates the topic, and a subscription that keeps the messages until somebody drains it.
 ///

@@ -1,17 +1,17 @@
 //! The terminal as the operator of a protocol: prints steps, asks, and runs the protocol in a
 //! session.
 
+use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
+use crate::error::Error;
+use crate::output::json::json_text;
+use crate::steps::protocol::{change_text, step_text};
 use serde::Serialize;
-use walrelay_command_line::config::{ChangeMode, ChangeOptions, OutputFormat};
 use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::protocols::{AdminSession, Change, ProtocolError, Step};
 use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_outbox_replay::read_slot_holder;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_outbox};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::json::json_text;
-use walrelay_reports::steps::protocol::{change_text, step_text};
 
 use super::cancellable::attended;
 use super::consent::ask_for;
@@ -46,6 +46,11 @@ pub(in crate::commands) fn dry_run_text(
 impl<'a> Terminal<'a> {
     pub(in crate::commands) const fn new(options: ChangeOptions, shutdown: &'a Shutdown) -> Self {
         Self { options, shutdown, selection: &[] }
+    }
+
+    /// Returns the terminal of a command that destroys nothing, and does not ask.
+    pub(in crate::commands) const fn unasked(format: OutputFormat, shutdown: &'a Shutdown) -> Self {
+        Self::new(ChangeOptions { mode: ChangeMode::Agreed, format }, shutdown)
     }
 
     /// Returns whether the command may do what `text` describes. A dry run prints the text, and the

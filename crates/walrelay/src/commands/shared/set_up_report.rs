@@ -1,9 +1,9 @@
 //! The report of `consumer init`: a line for each step, or one JSON value at the end.
 
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::output::json::json_text;
 use serde::Serialize;
-use walrelay_command_line::config::OutputFormat;
-use walrelay_reports::error::Error;
-use walrelay_reports::json::json_text;
 
 use crate::output::print;
 

@@ -2,18 +2,33 @@
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{DeadLetterPolicy, Subscription};
 use tokio::time::timeout;
-use walrelay_command_line::config::NewSubscription;
 use walrelay_core::CallCode;
 use walrelay_errors::{Chain, Code};
 use walrelay_inbox::{DELIVERY_ATTEMPTS_MAX, InboxError, SubscriptionWarning};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
-use walrelay_reports::error::Error;
 
 use super::answer_timeout::ANSWER_TIMEOUT;
 use super::dead_letters;
+use super::dead_letters::NewDeadLetters;
 use super::ordered_subscription::ordered;
 use super::set_up_report::SetUpReport;
+use crate::error::Error;
+
+/// A subscription to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::commands) struct NewSubscription {
+    /// Full name of its topic.
+    pub(in crate::commands) topic: String,
+    /// Full name of the dead-letter topic.
+    pub(in crate::commands) dead_letter_topic: Option<String>,
+    /// The dead-letter topic and its subscription to create, if any.
+    pub(in crate::commands) dead_letters: Option<NewDeadLetters>,
+    /// Whether delivery is exactly-once.
+    pub(in crate::commands) exactly_once: bool,
+    /// Filter in Pub/Sub's syntax. Empty accepts every message.
+    pub(in crate::commands) filter: String,
+}
 
 /// Creates the subscription. An existing subscription must have the same topic, ordering and
 /// filter.
@@ -40,7 +55,12 @@ pub(in crate::commands) async fn create(
         Ok(is_new) => is_new,
         Err(error) => {
             let topics = [Some(&new.topic), new.dead_letter_topic.as_ref()];
-            return Err(or_topic_missing(error, endpoint, topics.into_iter().flatten()).await);
+            return Err(or_topic_missing(
+                error,
+                endpoint,
+                topics.into_iter().flatten().map(String::as_str),
+            )
+            .await);
         }
     };
     if !is_new && let Some(found) = subscriber.subscription(name).await? {
@@ -104,7 +124,7 @@ fn wanted(name: &str, new: &NewSubscription) -> Subscription {
 pub(in crate::commands) async fn or_topic_missing(
     error: PubsubError,
     endpoint: &Endpoint,
-    topics: impl IntoIterator<Item = &String>,
+    topics: impl IntoIterator<Item = &str>,
 ) -> Error {
     if !matches!(error, PubsubError::Subscription { code: CallCode::NotFound, .. }) {
         return error.into();
@@ -113,7 +133,7 @@ pub(in crate::commands) async fn or_topic_missing(
     let admin = admin.with_patience(ANSWER_TIMEOUT);
     for topic in topics {
         if matches!(admin.topic_exists(topic).await, Ok(false)) {
-            return ProtocolError::TopicMissing { topic: topic.clone() }.into();
+            return ProtocolError::TopicMissing { topic: topic.to_owned() }.into();
         }
     }
     error.into()

@@ -1,10 +1,10 @@
 //! Sends telemetry while a command runs.
 
+use crate::config::Problem;
+use crate::error::Error;
 use prometheus_client::metrics::counter::Counter;
-use walrelay_command_line::config::Problem;
 use walrelay_errors::Code;
 use walrelay_otlp::{Exporter, Figures, Settings, Spans, StartError};
-use walrelay_reports::error::Error;
 
 use crate::http::Observed;
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use walrelay_command_line::config::{InboxPlace, StatusConfig};
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::InboxError;
@@ -25,12 +24,24 @@ use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pg_replication::read_retention;
 use walrelay_relay::observe::report::{ServiceReport, SlotReport};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::error::Error;
-use walrelay_reports::explain;
-use walrelay_reports::fixes::protocol::finishing_command;
 
 use super::super::shared::cancellable::attended;
-use walrelay_reports::status::{Summary, finishing_step};
+use crate::config::{DatabaseConfig, InboxPlace};
+use crate::error::fixes::protocol::finishing_command;
+use crate::error::{Error, explain};
+use crate::status::{Summary, finishing_step};
+
+/// Where the facts of a report are read.
+pub(super) struct StatusSources {
+    /// The database of the outbox.
+    pub(super) database: DatabaseConfig,
+    /// HTTP address of the relay.
+    pub(super) relay: Option<SocketAddr>,
+    /// Consumers in other databases.
+    pub(super) inboxes: Vec<InboxPlace>,
+    /// The relay's `--wal-budget`.
+    pub(super) wal_budget: WalBudgetLimit,
+}
 
 /// Timeout for the relay's answer, which comes from memory.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,28 +59,28 @@ pub(super) struct Found {
 /// Reads the report. If a lock blocks the query, it logs the blocking sessions meanwhile.
 pub(super) async fn read(
     client: &SqlClient,
-    config: &StatusConfig,
+    sources: &StatusSources,
     shutdown: &Shutdown,
 ) -> Result<Found, Error> {
-    let connect = &config.database.connect;
-    attended(connect, client, Box::pin(report_now(client, config)), shutdown).await
+    let connect = &sources.database.connect;
+    attended(connect, client, Box::pin(report_now(client, sources)), shutdown).await
 }
 
 /// Reads the report of the slot or of all shards, and asks the relay if `--relay` was given.
-async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<Found, Error> {
-    let outbox = &config.database.outbox;
+async fn report_now(client: &SqlClient, sources: &StatusSources) -> Result<Found, Error> {
+    let outbox = &sources.database.outbox;
     let shards = match outbox.shard.is_whole() {
         true => every_shard(client, outbox).await?,
         false => vec![outbox.clone()],
     };
-    let relay = match config.relay {
+    let relay = match sources.relay {
         Some(address) => Some(relay_answer(address).await),
         None => None,
     };
     let Found { report, failure } = match shards.as_slice() {
         [one] => {
             refuse_other_shards(client, outbox).await?;
-            let found = slot_report(client, one, config.wal_budget).await;
+            let found = slot_report(client, one, sources.wal_budget).await;
             match found.map(|report| StatusReport { relay: relay.clone(), ..report }) {
                 Ok(report) => Found { report: with_summary(report), failure: None },
                 Err(error) if !is_about_the_slot(&error) => return Err(error),
@@ -81,13 +92,13 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<Found, 
             }
         }
         all => Found {
-            report: report_of_all(client, outbox, all, config.wal_budget).await?,
+            report: report_of_all(client, outbox, all, sources.wal_budget).await?,
             failure: None,
         },
     };
     let mut rebuilds = unfinished_rebuilds(client).await;
     let report = StatusReport {
-        consumers: backlogs(client, &config.inboxes, &mut rebuilds).await,
+        consumers: backlogs(client, &sources.inboxes, &mut rebuilds).await,
         rebuilds,
         tables: read_table_sizes(client, &outbox.tables).await?,
         relay,

@@ -9,18 +9,18 @@ use pgoutput_parser::Lsn;
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
-use walrelay_command_line::config::{OutputFormat, StatusConfig};
 use walrelay_outbox_admin::{Severity, StatusReport};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_reports::colour::{ColourMode, Tone};
-use walrelay_reports::error::Error;
-use walrelay_reports::status::{Summary, report_text, sections, tone_of};
-use walrelay_reports::text::{human_bytes, whole_age};
 
-use super::reading::{Found, read};
+use super::reading::{Found, StatusSources, read};
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::output::colour::{ColourMode, Tone};
+use crate::output::text::{human_bytes, whole_age};
 use crate::output::{Reader, colours, print_part, show};
+use crate::status::{Summary, report_text, sections, tone_of};
 
 /// The number of samples in a sparkline.
 const SAMPLES_MAX: usize = 40;
@@ -37,7 +37,8 @@ enum Place {
 /// Shows report after report until the reader is gone: on a terminal in place, elsewhere one below
 /// the other. Errors are shown and retried, so that the user sees when the server is back.
 pub(super) async fn watch(
-    config: &StatusConfig,
+    sources: &StatusSources,
+    format: OutputFormat,
     interval: Duration,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
@@ -48,14 +49,14 @@ pub(super) async fn watch(
     let mut client = None;
     let mut course = Course::default();
     loop {
-        let report = refresh(&mut client, config, shutdown).await;
+        let report = refresh(&mut client, sources, shutdown).await;
         match &report {
             Ok(report) => course.add(report, Instant::now()),
             Err(_) => client = None,
         }
         let reader = match place {
-            Place::Terminal(paint) => show(&screen(&report, &course, paint, config.format))?,
-            Place::Pipe => print_part(&piped(&report, config.format, SystemTime::now()))?,
+            Place::Terminal(paint) => show(&screen(&report, &course, paint, format))?,
+            Place::Pipe => print_part(&piped(&report, format, SystemTime::now()))?,
         };
         if reader == Reader::Gone {
             return Ok(());
@@ -66,14 +67,14 @@ pub(super) async fn watch(
 
 async fn refresh(
     client: &mut Option<SqlClient>,
-    config: &StatusConfig,
+    sources: &StatusSources,
     shutdown: &Shutdown,
 ) -> Result<StatusReport, Error> {
     let client = match client {
         Some(connected) => connected,
-        None => client.insert(connect_sql(&config.database.connect).await?),
+        None => client.insert(connect_sql(&sources.database.connect).await?),
     };
-    read(client, config, shutdown).await.map(|Found { report, .. }| report)
+    read(client, sources, shutdown).await.map(|Found { report, .. }| report)
 }
 
 /// Formats what a terminal shows: the summary, the figures with their course, and the sections.
@@ -181,7 +182,7 @@ impl Course {
         let rows = [
             (rate_name, rate, course(&self.rates)),
             ("lag", human_bytes(lag), course(&self.lag_bytes)),
-            ("oldest pending", oldest, String::new()),
+            ("oldest unpublished", oldest, String::new()),
             ("WAL retained", human_bytes(retained), String::new()),
             ("headroom", headroom, String::new()),
             ("pending rows", retrying.to_string(), String::new()),

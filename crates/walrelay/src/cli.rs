@@ -1,0 +1,152 @@
+//! The command line: the tree of commands, and what clap's help shows of it.
+//!
+//! The file of each command declares its arguments and options. Groups of options that several
+//! commands share are in [`options`](crate::options).
+
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction, Command, CommandFactory as _, Parser};
+
+use crate::commands::{
+    anchor, audit, check, completions, config, consumer, demo, dispatch, emulator, explain, inbox,
+    init, man, produce, prune, replay, reshard, run, slot, status, tail, trace, version,
+};
+use crate::options::values::may_hold_secret;
+use crate::options::{ARGUMENTS, GeneralOptions, OWN_OPTIONS, is_option};
+
+/// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
+///
+/// Every option is a flag, an environment variable WALRELAY_<NAME>, and a key of the file named by
+/// --config: a flag beats the environment, the environment beats the file, the file beats the
+/// default. Durations are written 500ms, 30s, 5m, 12h, 7d; sizes 512KiB, 64MiB, 10MB.
+#[derive(Debug, Parser)]
+#[command(name = "walrelay", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub general: GeneralOptions,
+    #[command(subcommand)]
+    pub command: CommandArgs,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done or asked to stop; 1 unexpected; 2 usage or configuration; 3 Postgres is not set up \
+for this; 4 Pub/Sub is not set up for this; 5 the slot is lost; 6 the slot is held by somebody else; \
+101 a broken invariant.";
+
+crate::plan::commands! {
+    /// One per command of the manual.
+    CommandArgs {
+        Init(init::Init),
+        Check(check::Check),
+        Run(run::Run),
+        Status(status::Status),
+        /// List, show, retry, edit and discard rows that Pub/Sub refused.
+        ///
+        /// Works while the relay runs, which notices within two seconds. Nothing is ever discarded by
+        /// itself.
+        #[command(subcommand)]
+        Dispatch(dispatch::Dispatch),
+        /// Drop, advance, reset or recover the replication slot.
+        #[command(subcommand)]
+        Slot(slot::Slot),
+        /// Create, list, advance and drop anchors, which retain WAL for a replay.
+        #[command(subcommand)]
+        Anchor(anchor::Anchor),
+        /// Publish rows again, and manage such replays.
+        #[command(subcommand)]
+        Replay(replay::Replay),
+        Reshard(reshard::Reshard),
+        Prune(prune::Prune),
+        /// Set up, run and operate consumers, which apply events to a database.
+        #[command(subcommand)]
+        Consumer(consumer::Consumer),
+        /// List, show, retry, edit and discard events that a consumer could not apply.
+        ///
+        /// Works while consumers run, which notice within a second. Nothing is ever discarded by itself.
+        #[command(subcommand)]
+        Inbox(inbox::Inbox),
+        Audit(audit::Audit),
+        Trace(trace::Trace),
+        Emit(produce::emit::Emit),
+        Forget(produce::forget::Forget),
+        Snapshot(produce::snapshot::Snapshot),
+        Tail(tail::Tail),
+        Emulator(emulator::EmulatorCommand),
+        Demo(demo::Demo),
+        /// Show, check and describe the configuration.
+        #[command(subcommand)]
+        Config(config::Config),
+        Explain(explain::Explain),
+        Version(version::Version),
+        Completions(completions::Completions),
+        Man(man::Man),
+    }
+}
+
+/// Returns the declaration of the command line. The switches among its options take a value, so
+/// that a flag can turn off what the environment or the file has turned on.
+#[must_use]
+pub fn command() -> Command {
+    fn shape(command: Command) -> Command {
+        command.mut_args(shape_switch).mut_args(hide_secret).mut_subcommands(shape)
+    }
+    shape(Cli::command()).mut_subcommand("run", with_short_help)
+}
+
+/// Returns the command with the headings of its help. Clap lists positional arguments without a
+/// heading under `Arguments`, and flags without a heading under `Options`, next to `--help`. So the
+/// headings that only mark arguments are removed.
+pub(crate) fn with_help_headings(command: Command) -> Command {
+    fn with_help_heading(argument: Arg) -> Arg {
+        match argument.get_help_heading() {
+            Some(ARGUMENTS | OWN_OPTIONS | "Emulator" | "Demo") => {
+                argument.help_heading(None::<&'static str>)
+            }
+            Some(_) | None => argument,
+        }
+    }
+    command.mut_args(with_help_heading).mut_subcommands(with_help_headings)
+}
+
+/// The options that `run -h` shows, so that they fit on one screen.
+const SHORT_HELP: [&str; 10] = [
+    "database-url",
+    "project",
+    "topic-template",
+    "ordering-key",
+    "outbox-table",
+    "slot",
+    "shard",
+    "endpoint",
+    "http",
+    "until-caught-up",
+];
+
+fn with_short_help(command: Command) -> Command {
+    command.mut_args(|argument| {
+        let is_short = argument.get_long().is_some_and(|long| SHORT_HELP.contains(&long));
+        argument.hide_short_help(!is_short)
+    })
+}
+
+/// Keeps the help from showing a secret that the environment or the file has set.
+fn hide_secret(argument: Arg) -> Arg {
+    let is_secret = may_hold_secret(&argument);
+    let is_hidden = argument.is_hide_default_value_set();
+    argument.hide_default_value(is_secret || is_hidden)
+}
+
+fn shape_switch(argument: Arg) -> Arg {
+    if !is_option(&argument) || !matches!(argument.get_action(), ArgAction::SetTrue) {
+        return argument;
+    }
+    argument
+        .action(ArgAction::Set)
+        .value_name("BOOL")
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("true")
+        .default_value("false")
+        .hide_default_value(true)
+        .hide_possible_values(true)
+        .value_parser(BoolishValueParser::new())
+}

@@ -1,0 +1,129 @@
+//! `walrelay explain`: prints the entry of an error code from the errors page.
+
+use clap::Args;
+use serde::Serialize;
+use walrelay_errors::Code;
+
+use crate::config::{Checks, OutputFormat};
+use crate::error::Error;
+use crate::error::explain::{cause, fix, section};
+use crate::options::{ARGUMENTS, OutputOptions};
+use crate::output::print_result;
+use crate::plan::Plan;
+
+/// Explain an error code: cause, exit code and fix.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = ARGUMENTS,
+    after_help = "Examples:\n  walrelay explain slot-lost\n  walrelay explain"
+)]
+pub(crate) struct Explain {
+    /// The code, as an error shows it in `error[CODE]`. Without a code, all codes are listed.
+    #[arg(value_name = "CODE")]
+    code: Option<String>,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+impl Explain {
+    pub(crate) fn plan(self, _: &mut Checks<'_>) -> Option<Plan> {
+        let format = self.output.output;
+        Some(Plan::new(async move |_| match &self.code {
+            Some(code) => explain(code, format),
+            None => list(format),
+        }))
+    }
+}
+
+/// Prints the section of the code.
+fn explain(code: &str, format: OutputFormat) -> Result<(), Error> {
+    let wanted = code.trim().trim_start_matches("error[").trim_end_matches(']');
+    let wanted = wanted.to_ascii_lowercase();
+    let Some(known) = Code::ALL.iter().find(|known| known.name() == wanted) else {
+        let what = format!("no error has the code {code:?}{}", similar(&wanted));
+        return Err(Error::refused(Code::ErrorCodeUnknown, what));
+    };
+    let explained = ExplainedCode::of(*known);
+    print_result(format, &explained, || format!("{}\n", explained.text))
+}
+
+/// An error code in the output of `explain -o json`.
+#[derive(Debug, Serialize)]
+struct ExplainedCode {
+    code: &'static str,
+    exit_code: u8,
+    cause: &'static str,
+    fix: &'static str,
+    text: &'static str,
+}
+
+impl ExplainedCode {
+    fn of(code: Code) -> Self {
+        let text = section(code.name()).unwrap_or_default();
+        let (code_name, exit_code) = (code.name(), code.exit().code());
+        Self { code: code_name, exit_code, cause: cause(code), fix: fix(code), text }
+    }
+}
+
+/// Prints one line for each code, with its cause.
+fn list(format: OutputFormat) -> Result<(), Error> {
+    let mut codes: Vec<_> = Code::ALL.iter().copied().map(ExplainedCode::of).collect();
+    codes.sort_unstable_by_key(|explained| explained.code);
+    let line = |it: &ExplainedCode| format!("{:<36} {}\n", it.code, it.cause);
+    print_result(format, &codes, || codes.iter().map(line).collect())
+}
+
+/// Returns the codes that contain words of the wanted code or begin as it does, the one with the most
+/// words first.
+fn similar(wanted: &str) -> String {
+    let words: Vec<&str> = wanted.split(['-', '_', ' ']).filter(|word| word.len() > 3).collect();
+    let common = |code: &str| {
+        let begins = |word: &&&str| code.split('-').any(|part| part.starts_with(**word));
+        words.iter().filter(begins).count()
+    };
+    let letters = |text: &str| text.replace(['-', '_', ' '], "");
+    let start = letters(wanted);
+    let same_start =
+        |code: &str| letters(code).chars().zip(start.chars()).take_while(|(a, b)| a == b).count();
+    let all = Code::ALL.iter().map(|code| code.name());
+    let is_similar = |code: &&str| common(code) > 0 || same_start(code) > SAME_START_MIN;
+    let mut codes: Vec<&str> = all.filter(is_similar).collect();
+    codes.sort_by_key(|code| std::cmp::Reverse((common(code), same_start(code))));
+    codes.truncate(5);
+    match codes.is_empty() {
+        true => String::new(),
+        false => format!("; similar: {}", codes.join(", ")),
+    }
+}
+
+/// Fewer equal first letters are an accident.
+const SAME_START_MIN: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
+    use super::*;
+
+    #[test]
+    fn a_code_is_found_in_any_case_and_after_a_typing_error_it_is_suggested_first() {
+        explain("SLOT-LOST", OutputFormat::Text).expect("the case is ignored");
+        for wrong in ["slot-los", "Slot-Lots", "slotlost"] {
+            let refused = explain(wrong, OutputFormat::Text).expect_err("no such code");
+            assert!(refused.report().contains("similar: slot-lost"), "{}", refused.report());
+        }
+    }
+
+    #[test]
+    fn an_unknown_code_is_refused_with_similar_ones() {
+        let refused = explain("slot-is-lost", OutputFormat::Text);
+        let refused = refused.expect_err("no such code").report();
+        assert!(refused.contains("slot-lost") && refused.contains("walrelay explain"), "{refused}");
+        assert!(section("Errors").is_none());
+    }
+
+    #[test]
+    fn the_json_is_documented() {
+        assert_documented("explain", &ExplainedCode::of(Code::SlotLost));
+    }
+}

@@ -1,0 +1,23 @@
+//! Shows one event.
+
+use walrelay_pg_client::SqlClient;
+
+use super::page::detail_text;
+use super::side::FailedEvents;
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::output::json::json_text;
+
+/// Returns the text of one event with its message.
+pub(in crate::commands) async fn show<S: FailedEvents>(
+    side: &S,
+    client: &SqlClient,
+    id: &str,
+    format: OutputFormat,
+) -> Result<String, Error> {
+    let detail = side.show(client, id).await?;
+    match format {
+        OutputFormat::Json => json_text(&detail),
+        OutputFormat::Text => Ok(detail_text(&detail)),
+    }
+}

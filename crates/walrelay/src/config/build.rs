@@ -1,0 +1,134 @@
+//! Builds a [`Config`] from a command line.
+
+use std::ffi::OsString;
+
+use clap::FromArgMatches as _;
+use walrelay_outbox_store::{Definition, Shard};
+use walrelay_pg_client::Schema;
+
+use super::checks::{Checks, Program};
+use super::definition_place::DefinitionPlace;
+use super::environment::Environment;
+use super::layers::{CommandLine, Refusal};
+use crate::cli::{self, Cli};
+use crate::options::choices::LogFormat;
+use crate::plan::{CommandEnd, Plan, Service};
+
+/// The program's own command line.
+const PROGRAM: Program = Program { command: cli::command, check };
+
+/// A command and its complete configuration.
+#[derive(Debug)]
+pub struct Config {
+    /// The logging configuration.
+    pub(crate) log: LogConfig,
+    /// The schema of walrelay's own tables. The process sets it before the command runs.
+    pub(crate) schema: Schema,
+    /// The shard that the command is about.
+    pub(crate) shard: Shard,
+    /// The command to run.
+    pub(crate) plan: Plan,
+    /// Where the definition of its outbox is on record. None for a command without an outbox.
+    pub(crate) record: Option<DefinitionPlace>,
+}
+
+/// The logging configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogConfig {
+    /// The format of a line. `None` means text on a terminal, and JSON otherwise.
+    pub(crate) format: Option<LogFormat>,
+    /// A filter in the syntax of `RUST_LOG`.
+    pub(crate) filter: String,
+}
+
+/// Reads arguments (the first is the program's name), environment and configuration file.
+///
+/// # Errors
+///
+/// The arguments are wrong, help was requested, or the file cannot be used.
+pub(crate) fn read(
+    arguments: impl IntoIterator<Item = OsString>,
+    environment: &Environment,
+) -> Result<CommandLine, Refusal> {
+    CommandLine::parse(&cli::command(), &cli::with_help_headings, arguments, environment)
+}
+
+fn check(arguments: Vec<OsString>, environment: &Environment) -> Result<(), Refusal> {
+    Config::new(read(arguments, environment)?, environment, None).map(drop)
+}
+
+impl Config {
+    /// Reads and checks a command line as the program does, without the outbox on record.
+    ///
+    /// # Errors
+    ///
+    /// The arguments are wrong, help was requested, the file cannot be used, or values contradict each
+    /// other.
+    pub fn parse(
+        arguments: impl IntoIterator<Item = OsString>,
+        environment: &Environment,
+    ) -> Result<Self, Refusal> {
+        Self::new(read(arguments, environment)?, environment, None)
+    }
+
+    /// Checks the values of a command line that depend on each other. The outbox is the one on record.
+    /// Before the record is read, and for `init`, it is the standard one.
+    ///
+    /// # Errors
+    ///
+    /// Returns all problems at once.
+    pub(crate) fn new(
+        line: CommandLine,
+        environment: &Environment,
+        recorded: Option<Definition>,
+    ) -> Result<Self, Refusal> {
+        let ((general, plan), checks) =
+            checked(line, environment, |Cli { general, command }, checks| {
+                if let Some(recorded) = recorded {
+                    checks.definition = recorded;
+                }
+                Some((general, command.plan(checks)?))
+            })?;
+        let level = match (general.verbose, general.quiet) {
+            (true, _) => "debug",
+            (false, true) => "warn",
+            (false, false) => "info",
+        };
+        let filter = general.log_level.unwrap_or_else(|| level.to_owned());
+        let default_format = match (plan.end, checks.has_json_output) {
+            (CommandEnd::Stopped(_), _) => None,
+            (CommandEnd::Finishes | CommandEnd::Interrupted, true) => Some(LogFormat::Json),
+            (CommandEnd::Finishes | CommandEnd::Interrupted, false) => Some(LogFormat::Text),
+        };
+        let log = LogConfig { format: general.log_format.or(default_format), filter };
+        let Checks { schema, shard, record, .. } = checks;
+        Ok(Self { log, schema, shard, plan, record })
+    }
+
+    /// Returns the limits of a relay or a consumer. None for another command.
+    #[must_use]
+    pub const fn service(&self) -> Option<Service> {
+        match self.plan.end {
+            CommandEnd::Stopped(service) => service,
+            CommandEnd::Finishes | CommandEnd::Interrupted => None,
+        }
+    }
+}
+
+/// Returns what `take` makes of a command line, unless a problem was found.
+pub(super) fn checked<'a, T>(
+    mut line: CommandLine,
+    environment: &'a Environment,
+    take: impl FnOnce(Cli, &mut Checks<'a>) -> Option<T>,
+) -> Result<(T, Checks<'a>), Refusal> {
+    let cli = Cli::from_arg_matches_mut(&mut line.matches).map_err(Refusal::Clap)?;
+    let mut checks = Checks { is_quiet: cli.general.quiet, ..Checks::new(environment, PROGRAM) };
+    checks.take_line(line);
+    let taken = take(cli, &mut checks);
+    // A command that could not be built has reported at least one problem.
+    match (taken, checks.problems.is_empty()) {
+        (Some(taken), true) => Ok((taken, checks)),
+        (Some(_) | None, false) => Err(Refusal::Config(checks.problems)),
+        (None, true) => unreachable!("a command that cannot be built names no problem"),
+    }
+}

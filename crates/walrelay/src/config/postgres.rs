@@ -1,0 +1,184 @@
+//! Options for Postgres: the connection, the slot, the publication and the tables.
+
+use walrelay_core::{ColumnAliases, ColumnNames};
+use walrelay_errors::Code;
+use walrelay_outbox_store::{Definition, Outbox, Shard};
+use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, Secret};
+
+use super::checks::Checks;
+use super::definition_place::{DefinitionNeed, DefinitionPlace};
+use crate::options::values::{NamedDatabase, OptionalColumn, is_identifier, is_slot_name};
+use crate::options::{ConnectionOptions, DatabaseOptions, DefinitionOptions, InboxPlaces, Preset};
+
+/// The connection to Postgres, and the objects to use there.
+#[derive(Debug, Clone)]
+pub(crate) struct DatabaseConfig {
+    /// Connection settings.
+    pub(crate) connect: ConnectConfig,
+    /// The slot, publication and outbox tables.
+    pub(crate) outbox: Outbox,
+}
+
+/// A consumer in a database of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct InboxPlace {
+    /// Name of the consumer.
+    pub(crate) consumer: String,
+    /// Connection settings.
+    pub(crate) connect: ConnectConfig,
+}
+
+impl Checks<'_> {
+    /// Returns the connection and the outbox. `None` without a valid connection string.
+    pub(crate) fn database(&mut self, options: &DatabaseOptions) -> Option<DatabaseConfig> {
+        let outbox = self.outbox(options);
+        let connect = self.connect(&options.connection)?;
+        self.note_record_of(&connect, options);
+        Some(DatabaseConfig { connect, outbox })
+    }
+
+    /// Notes where the definition of the outbox is on record.
+    pub(crate) fn note_record_of(&mut self, connect: &ConnectConfig, options: &DatabaseOptions) {
+        let (connect, slot) = (connect.clone(), options.slot.clone());
+        self.record = Some(DefinitionPlace { connect, slot, need: DefinitionNeed::Required });
+    }
+
+    /// Notes whether the command works without the definition of its outbox.
+    pub(crate) fn needs_definition(&mut self, need: DefinitionNeed) {
+        if let Some(place) = &mut self.record {
+            place.need = need;
+        }
+    }
+
+    /// Takes the given values into the definition.
+    pub(crate) fn define(&mut self, given: &DefinitionOptions) {
+        if let Some(publication) = &given.publication {
+            self.definition.publication.clone_from(publication);
+        }
+        let mut tables: Vec<QualifiedName> = Vec::new();
+        for table in &given.outbox_table {
+            if !tables.contains(table) {
+                tables.push(table.clone());
+            }
+        }
+        if !tables.is_empty() {
+            self.definition.tables = tables;
+        }
+        let columns = &mut self.definition.columns;
+        if let Some(preset) = given.preset {
+            *columns = columns_of(preset);
+        }
+        let set = |column: &mut Option<ColumnAliases>, option: &Option<OptionalColumn>| {
+            if let Some(named) = option {
+                column.clone_from(&named.0);
+            }
+        };
+        set(&mut columns.aggregate_type, &given.column_aggregate_type);
+        set(&mut columns.aggregate_id, &given.column_aggregate_id);
+        set(&mut columns.event_type, &given.column_event_type);
+        set(&mut columns.version, &given.column_version);
+        set(&mut columns.schema_version, &given.column_schema_version);
+        set(&mut columns.headers, &given.column_headers);
+        set(&mut columns.occurred_at, &given.column_occurred_at);
+        if let Some(id) = &given.column_id {
+            columns.id.clone_from(id);
+        }
+        if let Some(payload) = &given.column_payload {
+            columns.payload.clone_from(payload);
+        }
+    }
+
+    pub(crate) fn connect(&mut self, options: &ConnectionOptions) -> Option<ConnectConfig> {
+        match options.database_url.as_ref().filter(|url| !url.reveal().trim().is_empty()) {
+            Some(url) => self.connect_to("database-url", url),
+            None => {
+                let allowed = "not set; postgresql://user@host:port/database, also as DATABASE_URL";
+                self.wrong_or_missing("database-url", allowed);
+                None
+            }
+        }
+    }
+
+    /// Reads a connection string. Reports a problem without the string, which may contain a
+    /// password.
+    pub(crate) fn connect_to(&mut self, option: &str, url: &Secret) -> Option<ConnectConfig> {
+        let variable = |name| self.environment.get(name);
+        let environment = PgEnv {
+            user: variable("PGUSER").map(str::to_owned),
+            password: variable("PGPASSWORD").map(Secret::new),
+            passfile: variable("PGPASSFILE").map(Into::into),
+            sslrootcert_pem: variable("WALRELAY_SSLROOTCERT_PEM").map(str::to_owned),
+        };
+        match ConnectConfig::parse(url.reveal(), &environment) {
+            Ok(connect) => Some(connect),
+            Err(found) => {
+                for problem in found {
+                    let code = match problem.is_about_roots() {
+                        true => Code::TlsRoots,
+                        false => Code::ConfigurationInvalid,
+                    };
+                    self.report(option, None, problem.to_string(), code);
+                }
+                None
+            }
+        }
+    }
+
+    /// Returns the consumers in other databases.
+    pub(crate) fn inbox_places(&mut self, places: &InboxPlaces) -> Option<Vec<InboxPlace>> {
+        let place = |named: &NamedDatabase| {
+            let connect = self.connect_to("inbox", &named.url)?;
+            Some(InboxPlace { consumer: named.consumer.clone(), connect })
+        };
+        places.inbox.iter().map(place).collect()
+    }
+
+    /// Returns the outbox, or the named shard of it.
+    pub(crate) fn outbox(&mut self, options: &DatabaseOptions) -> Outbox {
+        self.shard = options.shard.unwrap_or(Shard::WHOLE);
+        self.outbox_of(options, self.shard)
+    }
+
+    /// Returns the whole outbox, for a command on all shards.
+    pub(crate) fn whole_outbox(&mut self, options: &DatabaseOptions, shards: u32) -> Outbox {
+        if options.shard.is_some() {
+            let allowed = "not with this command, which is about all shards: leave it out";
+            self.wrong_or_missing("shard", allowed);
+        }
+        // Checks the last shard, whose names are the longest.
+        let _: Option<Outbox> = Shard::all(shards).last().map(|last| self.outbox_of(options, last));
+        self.outbox_of(options, Shard::WHOLE)
+    }
+
+    /// Returns the outbox as one of its shards. The options name slot and publication of the whole
+    /// outbox, and a shard adds its number to both.
+    fn outbox_of(&mut self, options: &DatabaseOptions, shard: Shard) -> Outbox {
+        let Definition { publication: base, tables, .. } = self.definition.clone();
+        let (slot, publication) = (shard.name(&options.slot), shard.name(&base));
+        let with = "together with the number of the shard";
+        if !is_slot_name(&slot) {
+            let allowed = format!("1 to 63 lower-case letters, digits and underscores, {with}");
+            self.wrong("slot", &options.slot, allowed);
+        }
+        if !is_identifier(&publication) {
+            self.wrong("publication", &base, format!("1 to 63 bytes, {with}"));
+        }
+        Outbox { slot, publication, tables, shard }
+    }
+}
+
+/// The column names of a preset.
+fn columns_of(preset: Preset) -> ColumnNames {
+    let named = |name: &str| Some(ColumnAliases::parse(name));
+    match preset {
+        Preset::Walrelay => ColumnNames::default(),
+        Preset::Debezium => ColumnNames {
+            event_type: named("type"),
+            version: None,
+            schema_version: None,
+            headers: None,
+            occurred_at: named("timestamp"),
+            ..ColumnNames::default()
+        },
+    }
+}

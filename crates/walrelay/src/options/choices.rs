@@ -1,0 +1,59 @@
+//! The values of options that are one of a few words.
+
+/// A shell with completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// The format of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// Text for people.
+    Text,
+    /// One JSON object per line: `severity`, `message`, `time`, `target`, and every field.
+    Json,
+}
+
+/// The format of a command's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutputFormat {
+    /// Text for people.
+    Text,
+    /// JSON for programs.
+    Json,
+}
+
+/// The reaction of `run` to a lost slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnSlotLost {
+    /// Waits until another command has restored the slot. With `--until-caught-up` it stops with
+    /// exit 5.
+    Wait,
+    /// Stops with exit 5.
+    Stop,
+    /// Creates a new slot, and publishes the possibly unsettled rows from the table.
+    Recover,
+}
+
+/// Whether a command may delete, republish or move something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChangeMode {
+    /// The user gave `--yes`.
+    Agreed,
+    /// The command asks at the terminal.
+    Ask,
+    /// The command only prints what would happen.
+    DryRun,
+}
+
+/// How a command that changes something asks and prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChangeOptions {
+    /// Whether the change may be made.
+    pub mode: ChangeMode,
+    /// Output format.
+    pub format: OutputFormat,
+}
