@@ -44,7 +44,6 @@ pub struct SessionSettings {
     pub stream: StreamSettings,
     /// How a row becomes a message.
     pub router: RouterConfig,
-    /// The lane policy.
     pub lanes: LanePolicy,
     /// The one byte budget (I6).
     pub budget: BudgetLimits,
@@ -97,7 +96,6 @@ pub enum WaitsFor {
 }
 
 impl WaitsFor {
-    /// Returns the reaction to an error.
     #[must_use]
     pub fn action(self, error: &RelayError) -> Action {
         match (self, error.action()) {
@@ -152,7 +150,6 @@ pub type SessionOf<C, P> = Session<
     <<C as Server>::Database as Database>::Store,
 >;
 
-/// The result of opening a session.
 #[derive(Debug)]
 pub enum OpenResult<S, D> {
     /// This relay holds the slot.
@@ -162,7 +159,6 @@ pub enum OpenResult<S, D> {
     Held(Holder, D, Option<String>),
 }
 
-/// The starting point of a session.
 #[derive(Debug, Clone)]
 pub struct SessionStart {
     /// The position of the slot and the end of WAL.
@@ -181,9 +177,7 @@ pub struct SessionStart {
 /// The inputs of a new session other than the server.
 #[derive(Debug)]
 pub struct Beginning<'a, P> {
-    /// The settings of the session.
     pub settings: &'a SessionSettings,
-    /// The publisher.
     pub publisher: P,
     /// The observer that the session reports to.
     pub observer: Observer,

@@ -58,15 +58,12 @@ const GOOD_SESSION: Duration = Duration::from_secs(30);
 /// The state that lives across sessions.
 #[derive(Debug)]
 pub struct Supervisor<'a, C, P> {
-    /// The settings of the sessions.
     pub settings: &'a SessionSettings,
     /// Opens the connections of the sessions.
     pub server: C,
     /// The connections to Pub/Sub.
     pub publisher: P,
-    /// The metrics.
     pub metrics: Metrics,
-    /// The health state.
     pub health: Health,
     /// Randomness for jitter, and the seed of each session's key hashes.
     pub random: Random,

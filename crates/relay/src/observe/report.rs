@@ -399,9 +399,3 @@ pub const fn wal_status(status: WalStatus) -> &'static str {
 pub fn rfc3339(at: SystemTime) -> String {
     prost_types::Timestamp::from(at).to_string()
 }
-
-/// Parses an RFC 3339 time. Returns `None` if the text is not valid.
-#[must_use]
-pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
-    text.parse::<prost_types::Timestamp>().ok()?.try_into().ok()
-}

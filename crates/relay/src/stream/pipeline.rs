@@ -48,7 +48,6 @@ pub struct Session<R, W, P, S> {
     pub frames: Frames<R>,
     /// The writing half of the socket.
     pub feedback: Feedback<W>,
-    /// The Publish calls in flight.
     pub publishes: PublishCalls<P>,
     /// The commands to dispatch state.
     pub recorder: DispatchWriter<S>,
@@ -85,7 +84,6 @@ pub struct Flow {
     pub server_stalls: ServerStalls,
     /// The queued rows, by key.
     pub lanes: Lanes,
-    /// The source of the rows.
     pub source: Source,
     /// The range of the stream to read.
     pub extent: StopPosition,
