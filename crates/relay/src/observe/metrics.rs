@@ -257,7 +257,11 @@ impl Metrics {
     /// Creates all metrics at zero.
     #[must_use]
     pub fn new() -> Self {
-        let (table, oldest) = (MetricTable::new(), Arc::<OldestRow>::default());
+        Self::of(MetricTable::new())
+    }
+
+    fn of(table: MetricTable) -> Self {
+        let oldest = Arc::<OldestRow>::default();
         let mut registry = Registry::with_prefix("walrelay");
         table.register(&mut registry);
         registry.register_collector(Box::new(Arc::clone(&oldest)));
@@ -293,7 +297,7 @@ impl Metrics {
     /// rows count here.
     #[must_use]
     pub fn of_slot_holder(&self) -> Self {
-        Self { spilled: self.spilled.clone(), ..Self::new() }
+        Self::of(MetricTable { spilled: self.spilled.clone(), ..MetricTable::new() })
     }
 
     /// Returns the metrics of a topic that has stored messages.
