@@ -293,7 +293,8 @@ impl Metrics {
     /// rows count here.
     #[must_use]
     pub fn of_slot_holder(&self) -> Self {
-        Self { spilled: self.spilled.clone(), ..Self::new() }
+        let table = MetricTable { spilled: self.spilled.clone(), ..MetricTable::new() };
+        Self { table: Arc::new(table), ..Self::new() }
     }
 
     /// Returns the metrics of a topic that has stored messages.
