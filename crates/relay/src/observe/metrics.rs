@@ -257,11 +257,7 @@ impl Metrics {
     /// Creates all metrics at zero.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(MetricTable::new())
-    }
-
-    fn of(table: MetricTable) -> Self {
-        let oldest = Arc::<OldestRow>::default();
+        let (table, oldest) = (MetricTable::new(), Arc::<OldestRow>::default());
         let mut registry = Registry::with_prefix("walrelay");
         table.register(&mut registry);
         registry.register_collector(Box::new(Arc::clone(&oldest)));
@@ -297,7 +293,8 @@ impl Metrics {
     /// rows count here.
     #[must_use]
     pub fn of_slot_holder(&self) -> Self {
-        Self::of(MetricTable { spilled: self.spilled.clone(), ..MetricTable::new() })
+        let table = MetricTable { spilled: self.spilled.clone(), ..MetricTable::new() };
+        Self { table: Arc::new(table), ..Self::new() }
     }
 
     /// Returns the metrics of a topic that has stored messages.
