@@ -74,7 +74,8 @@ impl MaintenanceTask {
                 Ok(Maintained::Nothing) => return,
                 Ok(Maintained::Partitions) => {}
                 Ok(Maintained::Rows(rows)) => {
-                    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                    let since_1970 =
+                        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                     metrics.last_prune_timestamp_seconds.set(since_1970.as_secs_f64());
                     tracing::info!(rows, "old rows are deleted from the outbox");
                 }
