@@ -8,76 +8,128 @@ backlog beside the rate of `pg_recvlogical` on the same slot. `make bench-peers`
 docs/project/peers.md: peers.svg has the rate of each peer in the second half of two backlogs.
 """
 
-from html import escape
+import math
+import re
 from pathlib import Path
 
+from svg import Picture
+
 ROOT = Path(__file__).resolve().parent.parent
-LABEL_WIDTH, BAR_WIDTH, VALUE_WIDTH = 150, 420, 90
-BAR_HEIGHT, GAP, TOP = 14, 16, 44
-FIRST, SECOND = "#2563eb", "#94a3b8"
+WIDTH, LABELS, PLOT, TOP = 800, 230, 490, 112
+# The backlogs of a sink that answers at once. Those of a sink far away have tables of a later run.
+WORKLOADS = {
+    "hot-keys": "1,000 keys",
+    "many-keys": "every row its own key",
+    "single-key": "one key",
+    "small-transactions": "1,000 keys, one row a commit",
+    "one-transaction": "1,000 keys, one transaction",
+    "payload-2kb": "1,000 keys, payload of 2 kB",
+    "payload-100kb": "1,000 keys, payload of 100 kB",
+}
+
+
+def section(page, heading):
+    return (ROOT / "docs/project" / page).read_text().split(f"\n{heading}\n")[1]
 
 
 def table(page, heading):
     """Returns the cells of the first table below a heading."""
-    section = (ROOT / "docs/project" / page).read_text().split(heading + "\n")[1].split("\n#")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    lines = [line for line in section(page, heading).split("\n#")[0].splitlines() if line.startswith("|")][2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def run(page, heading):
+    """Returns date and commit of the run below a heading."""
+    found = re.search(r"(\d{4}-\d\d-\d\d) .*? commit ([0-9a-f]{7,})", section(page, heading))
+    return f"Run of {found[1]}, commit {found[2]}"
 
 
 def number(cell):
     return float(cell.replace(",", ""))
 
 
-def workloads():
-    """Returns workload, rate of the relay and rate of `pg_recvlogical`."""
-    for cells in table("benchmarks.md", "### Draining a backlog"):
-        yield cells[0], number(cells[2]), number(cells[3])
+def head(picture, title, lines, legend):
+    picture.text(16, 24, title, size=16, bold=True)
+    for index, line in enumerate(lines):
+        picture.text(16, 45 + 18 * index, line, "muted")
+    x = 16
+    for colour, text in zip(("blue", "orange"), legend):
+        picture.rectangle(x, 80, 12, 12, colour)
+        picture.text(x + 18, 91, text)
+        x += 42 + 7.2 * len(text)
+
+
+def axis(picture, bottom, ticks, place):
+    """Draws a vertical line and a figure for each tick."""
+    for tick in ticks:
+        picture.line([(place(tick), TOP - 4), (place(tick), bottom)], "grid")
+        picture.text(place(tick), bottom + 18, f"{tick:,}", "muted", 12, "middle")
+    picture.text(LABELS + PLOT / 2, bottom + 38, "rows per second", "muted", 12, "middle")
+
+
+def benchmarks():
+    rows = {cells[0]: cells for cells in table("benchmarks.md", "### Draining a backlog")}
+    data = [(label, number(rows[name][2]), number(rows[name][3])) for name, label in WORKLOADS.items()]
+    step = 44
+    bottom = TOP + step * len(data)
+    last = math.ceil(max(max(values) for _, *values in data) / 40_000) * 40_000
+
+    def place(value):
+        return LABELS + PLOT * value / last
+
+    picture = Picture(WIDTH, "Rows per second by workload")
+    head(
+        picture,
+        "Rows per second of a backlog, by workload",
+        (
+            f"{run('benchmarks.md', '## Last full result')}. Pub/Sub answers at once. Payloads have 200 bytes, or as named.",
+            "A longer bar is faster.",
+        ),
+        ("walrelay publishes the rows", "pg_recvlogical reads and discards them"),
+    )
+    axis(picture, bottom, range(0, last + 1, 40_000), place)
+    for index, (label, *values) in enumerate(data):
+        y = TOP + 6 + step * index
+        picture.text(LABELS - 10, y + 20, label, anchor="end")
+        for offset, colour, value in zip((0, 16), ("blue", "orange"), values):
+            picture.rectangle(LABELS, y + offset, place(value) - LABELS, 14, colour)
+            picture.text(place(value) + 6, y + offset + 12, f"{value:,.0f}", size=12)
+    picture.write(ROOT / "docs/images/benchmarks.svg", bottom + 50)
 
 
 def peers():
-    """Returns peer, rate with 1,000 keys and rate with distinct keys, both in the second half."""
     rates = {}
     for cells in table("peers.md", "### Backlog"):
         rates.setdefault(cells[0], {})[cells[1]] = number(cells[5])
-    return [(peer, of["1,000 keys"], of["distinct keys"]) for peer, of in rates.items()]
+    data = [(peer, of["1,000 keys"], of["distinct keys"]) for peer, of in rates.items()]
+    step = 44
+    bottom = TOP + step * len(data)
 
+    decades = math.log10(max(max(values) for _, *values in data)) - 1
 
-def bar(y, value, most, fill):
-    width = BAR_WIDTH * value / most
-    return (
-        f'<rect x="{LABEL_WIDTH}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="2" fill="{fill}"/>'
-        f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{y + 11}" class="v">{value:,.0f}</text>'
+    def place(value):
+        return LABELS + PLOT * (math.log10(value) - 1) / decades
+
+    picture = Picture(WIDTH, "Rows per second by tool, on a logarithmic scale")
+    head(
+        picture,
+        "Rows per second of a backlog, by tool",
+        (
+            f"{run('peers.md', '## Result')}. Pub/Sub answers after 20 ms. Start-up is not counted (second half).",
+            "Logarithmic scale: each vertical line is ten times the one before it.",
+        ),
+        ("1,000 keys", "every row its own key"),
     )
+    axis(picture, bottom, [10**power for power in range(1, math.floor(decades) + 2)], place)
+    for index, (label, *values) in enumerate(data):
+        y = TOP + 14 + step * index
+        picture.text(LABELS - 10, y + 12, label, anchor="end")
+        for offset, colour, value in zip((0, 16), ("blue", "orange"), values):
+            picture.line([(LABELS, y + offset), (place(value), y + offset)], colour, 2)
+            picture.circle(place(value), y + offset, 5, colour)
+            picture.text(place(value) + 12, y + offset + 4, f"{value:,.0f}", size=12)
+    picture.write(ROOT / "docs/images/peers.svg", bottom + 50)
 
 
-def draw(name, title, data, legend):
-    data = list(data)
-    most = max(max(row[1:]) for row in data)
-    parts = []
-    for index, (label, first, second) in enumerate(data):
-        y = TOP + index * (2 * BAR_HEIGHT + GAP)
-        parts.append(f'<text x="{LABEL_WIDTH - 8}" y="{y + BAR_HEIGHT + 4}" class="n">{escape(label)}</text>')
-        parts += [bar(y, first, most, FIRST), bar(y + BAR_HEIGHT, second, most, SECOND)]
-    width = LABEL_WIDTH + BAR_WIDTH + VALUE_WIDTH
-    height = TOP + len(data) * (2 * BAR_HEIGHT + GAP)
-    legend = "".join(
-        f'<rect x="{x}" y="14" width="12" height="12" fill="{fill}"/><text x="{x + 18}" y="24" class="v">{text}</text>'
-        for x, fill, text in zip((LABEL_WIDTH, LABEL_WIDTH + 220), (FIRST, SECOND), legend)
-    )
-    style = "text{font:12px system-ui,sans-serif;fill:#334155}.n{text-anchor:end;font-weight:600}"
-    output = ROOT / "docs/images" / name
-    output.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{title}"><style>{style}</style>\n'
-        f'<rect width="100%" height="100%" fill="#ffffff"/>{legend}\n' + "\n".join(parts) + "\n</svg>\n"
-    )
-    print(f"wrote {output}")
-
-
-draw(
-    "benchmarks.svg",
-    "Rows per second by workload",
-    workloads(),
-    ("walrelay, publishing, rows/s", "pg_recvlogical, reading only, rows/s"),
-)
-draw("peers.svg", "Rows per second by tool", peers(), ("1,000 keys, rows/s", "every row its own key, rows/s"))
+benchmarks()
+peers()

@@ -3,25 +3,29 @@
 
     make build && scripts/record-demo.py [target/release/walrelay]
 
-The program runs on a pseudo-terminal. Each line appears at the moment at which it was printed.
+The program runs on a pseudo-terminal. Each line appears at the moment at which it was printed. The
+finished picture is first, so that a still or printed page has it. A reader who prefers reduced motion
+gets no animation.
 """
 
 import os
 import pty
 import sys
 import time
-from html import escape
 from pathlib import Path
+
+from svg import MONOSPACE, Picture
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "docs/images/demo.svg"
 ARGUMENTS = ["demo", "--rows", "18", "--rate", "6", "--aggregates", "4", "--log-level", "warn"]
-COLUMNS = 100
+# The picture is then as wide as the README, so that its text is not scaled down.
+COLUMNS = 94
 LINE_HEIGHT = 19
 CHARACTER_WIDTH = 8.43
 MARGIN = 16
 TITLE_HEIGHT = 34
-# How long the finished picture stays before the animation starts again.
+# How long the finished picture stays before the animation starts.
 PAUSE_SECONDS = 5.0
 
 
@@ -67,50 +71,37 @@ def spread(lines, gap=0.12):
 
 def colour(line):
     if line.startswith("$"):
-        return "#f8f8f2"
+        return "text"
     if line.startswith(("committed", "applied", "  ")):
-        return "#50fa7b"
-    return "#8be9fd" if line.startswith("order-") else "#9aa5ce"
+        return "green"
+    return "blue" if line.startswith("order-") else "muted"
 
 
-def svg(lines):
+def draw(lines):
     lines = [(0.0, "$ walrelay " + " ".join(ARGUMENTS[:-2])), *spread(wrapped(lines))]
     total = lines[-1][0] + PAUSE_SECONDS
-    width = COLUMNS * CHARACTER_WIDTH + 2 * MARGIN
+    picture = Picture(COLUMNS * CHARACTER_WIDTH + 2 * MARGIN, "A run of walrelay demo", MONOSPACE)
     height = TITLE_HEIGHT + len(lines) * LINE_HEIGHT + MARGIN
-    styles, texts = [], []
+    picture.rectangle(1, 1, picture.width - 2, height - 2, "panel", "grid", 8)
+    for number, fill in enumerate(["red", "yellow", "green"]):
+        picture.circle(MARGIN + 6 + 18 * number, 17, 5.5, fill)
     for index, (moment, line) in enumerate(lines):
-        y = TITLE_HEIGHT + (index + 0.8) * LINE_HEIGHT
         name = ""
         if moment > 0:
             share = 100 * moment / total
-            styles.append(
+            picture.styles.append(
                 f"@keyframes l{index}{{0%,{share:.2f}%{{opacity:0}}{share + 0.01:.2f}%,100%{{opacity:1}}}}"
-                f".l{index}{{animation:l{index} {total:.2f}s linear infinite}}"
+                f".l{index}{{animation:l{index} {total:.2f}s linear -{total - PAUSE_SECONDS:.2f}s infinite}}"
             )
-            name = f' class="l{index}"'
-        texts.append(f'<text{name} x="{MARGIN}" y="{y:.1f}" fill="{colour(line)}">{escape(line)}</text>')
-    dots = "".join(
-        f'<circle cx="{MARGIN + 6 + 18 * n}" cy="17" r="5.5" fill="{fill}"/>'
-        for n, fill in enumerate(["#ff5555", "#f1fa8c", "#50fa7b"])
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="A run of walrelay demo">\n'
-        "<style>text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre}"
-        f"{''.join(styles)}</style>\n"
-        f'<rect width="100%" height="100%" rx="8" fill="#1a1b26"/>{dots}\n'
-        + "\n".join(texts)
-        + "\n</svg>\n"
-    )
+            name = f" l{index}"
+        y = TITLE_HEIGHT + (index + 0.8) * LINE_HEIGHT
+        picture.text(MARGIN, y, line, colour(line), 14, bold=not moment, extra=name)
+    picture.styles.append("@media(prefers-reduced-motion:reduce){text{animation:none!important}}")
+    picture.write(OUTPUT, height)
 
 
 def main():
-    binary = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "target/release/walrelay")
-    picture = svg(record(binary))
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(picture)
-    print(f"wrote {OUTPUT}")
+    draw(record(sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "target/release/walrelay")))
 
 
 main()

@@ -1,40 +1,41 @@
 #!/usr/bin/env python3
-"""Draws a Grafana dashboard as SVG, from its JSON and the figures of a Prometheus server.
+"""Draws panels of a Grafana dashboard as SVG, from its JSON and the figures of a Prometheus server.
 
-    scripts/render-dashboard.py PROMETHEUS_URL DASHBOARD.json RANGE OUTPUT.svg
+    scripts/render-dashboard.py PROMETHEUS_URL DASHBOARD.json BEGIN END FAULTS OUTPUT.svg TITLE...
 
-It draws the panels that the dashboards of walrelay use: rows, stats, time series and state timelines.
-Layout, titles, queries, units, legends and thresholds are those of the JSON.
+It draws all stats, and two in a row the panels with these titles: time series and state timelines. Titles, queries,
+units, legends and thresholds are those of the JSON. Series that are 0 all the time are left out.
+BEGIN and END are seconds since 1970. Each line of the file FAULTS has begin, end and name of a fault.
 """
 
-import html
 import json
 import math
 import pathlib
 import re
 import sys
-import time
 import urllib.parse
 import urllib.request
 
-UNIT_WIDTH, UNIT_HEIGHT, GAP = 50, 28, 8
+from svg import Picture
+
+WIDTH, GAP = 840, 8
+STAT_HEIGHT = 96
+HEIGHTS = {"timeseries": 208, "state-timeline": 140}
 STEP_SECONDS = 5
-COLORS = ["#3274d9", "#e0752d", "#37872d", "#a352cc", "#c4162a", "#0097a7", "#b8860b", "#6d6d6d", "#d683ce", "#5794f2"]
-THRESHOLD = {"green": "#37872d", "yellow": "#cc8a00", "red": "#c4162a"}
+COLOURS = ["blue", "orange", "green", "purple", "red", "teal", "yellow", "grey"]
 
 
-def ask(server, query, seconds):
+def ask(server, query, begin, end):
     """Returns the series of a range query: labels, and points of time and value."""
-    end = math.floor(time.time() / STEP_SECONDS) * STEP_SECONDS
     query = query.replace("$__rate_interval", "30s").replace("$job", ".*").replace("$consumer", ".*")
-    asked = urllib.parse.urlencode({"query": query, "start": end - seconds, "end": end, "step": STEP_SECONDS})
+    asked = urllib.parse.urlencode({"query": query, "start": begin, "end": end, "step": STEP_SECONDS})
     with urllib.request.urlopen(f"{server}/api/v1/query_range?{asked}") as answer:
         result = json.load(answer)["data"]["result"]
     series = []
     for one in result:
         points = [(float(at), float(value)) for at, value in one["values"]]
         series.append((one["metric"], [point for point in points if math.isfinite(point[1])]))
-    return end - seconds, end, series
+    return series
 
 
 def scaled(value, base, units):
@@ -50,11 +51,13 @@ def shown(value, unit):
     if unit in ("bytes", "Bps"):
         suffix = "/s" if unit == "Bps" else ""
         return scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"]) + suffix
+    if unit == "percentunit":
+        return f"{100 * value:.3g} %"
     if unit == "s":
         if 0 < abs(value) < 1:
             return f"{value * 1000:.3g} ms"
         return f"{value / 60:.3g} min" if value >= 120 else f"{value:.3g} s"
-    suffix = {"ops": " ops/s", "reqps": " req/s", "cps": " /s"}.get(unit, "")
+    suffix = {"ops": " ops/s", "reqps": " req/s", "cps": " /s", "rowsps": " rows/s"}.get(unit, "")
     return scaled(value, 1000, ["", " K", " Mil", " Bil"]) + suffix
 
 
@@ -72,33 +75,6 @@ def legend(target, labels):
     return text.replace("projects/local/topics/", "")
 
 
-class Picture:
-    def __init__(self, width, height):
-        self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            'font-family="DejaVu Sans, Helvetica, Arial, sans-serif" font-size="11">',
-            f'<rect width="{width}" height="{height}" fill="#f4f5f5"/>',
-        ]
-
-    def text(self, x, y, text, color="#24292e", size=11, anchor="start", weight="normal"):
-        self.parts.append(
-            f'<text x="{x:.0f}" y="{y:.0f}" fill="{color}" font-size="{size}" text-anchor="{anchor}" '
-            f'font-weight="{weight}">{html.escape(text)}</text>'
-        )
-
-    def rectangle(self, x, y, width, height, fill, stroke="none"):
-        self.parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}" stroke="{stroke}" rx="2"/>'
-        )
-
-    def line(self, points, color, width=1.4):
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="{width}"/>')
-
-    def written(self):
-        return "\n".join([*self.parts, "</svg>", ""])
-
-
 def runs(points):
     """Splits points where a scrape is missing."""
     found = []
@@ -111,105 +87,119 @@ def runs(points):
 
 
 class Panel:
-    def __init__(self, panel, server, seconds):
+    def __init__(self, panel, server, run):
         self.kind, self.title = panel["type"], panel["title"]
         self.defaults = panel.get("fieldConfig", {}).get("defaults", {})
         self.unit = self.defaults.get("unit", "short")
-        place = panel["gridPos"]
-        self.x, self.y = place["x"] * UNIT_WIDTH + GAP / 2, place["y"] * UNIT_HEIGHT + GAP / 2 + 40
-        self.width, self.height = place["w"] * UNIT_WIDTH - GAP, place["h"] * UNIT_HEIGHT - GAP
+        self.begin, self.end, self.faults = run
         self.series = []
         for target in panel.get("targets", []):
-            self.start, self.end, series = ask(server, target["expr"], seconds)
-            self.series += [(legend(target, labels), points) for labels, points in series if points]
+            found = ask(server, target["expr"], self.begin, self.end)
+            self.series += [(legend(target, labels), points) for labels, points in found if points]
+        if not self.series:
+            sys.exit(f"the panel `{self.title}` has no data")
+        if self.kind != "stat":
+            moved = [one for one in self.series if any(value != 0 for _, value in one[1])]
+            self.series = moved or self.series
 
-    def draw(self, picture):
-        if self.kind == "row":
-            picture.text(self.x + 2, self.y + 16, self.title, size=13, weight="bold")
+    def draw(self, picture, x, y, width, height):
+        self.left, self.right = x + 70, x + width - 16
+        self.bottom = y + height - (46 if self.kind == "timeseries" else 26)
+        self.top = y + 48
+        picture.rectangle(x, y, width, height, "panel", "grid", 6)
+        if self.kind == "stat":
+            self.stat(picture, x, y, width)
             return
-        picture.rectangle(self.x, self.y, self.width, self.height, "#ffffff", "#dce1e6")
-        picture.text(self.x + 8, self.y + 16, self.title, size=11, weight="bold")
-        {"stat": self.stat, "timeseries": self.timeseries, "state-timeline": self.timeline}[self.kind](picture)
+        picture.text(x + 10, y + 20, self.title, bold=True)
+        self.times(picture)
+        {"timeseries": self.timeseries, "state-timeline": self.timeline}[self.kind](picture)
 
-    def stat(self, picture):
-        value = self.series[0][1][-1][1] if self.series else None
-        color = "#6d6d6d"
+    def stat(self, picture, x, y, width):
+        value = self.series[0][1][-1][1]
+        colour = "grey"
         for step in self.defaults.get("thresholds", {}).get("steps", []):
-            if value is not None and (step["value"] is None or value >= step["value"]):
-                color = THRESHOLD.get(step["color"], color)
-        text = "No data" if value is None else shown(value, self.unit)
-        picture.text(self.x + self.width / 2, self.y + self.height / 2 + 18, text, color, 26, "middle", "bold")
-
-    def frame(self):
-        """Returns the left, top, right and bottom of the plot."""
-        names = 176 if self.kind == "state-timeline" else 66
-        return self.x + names, self.y + 28, self.x + self.width - 16, self.y + self.height - 40
+            if step["value"] is None or value >= step["value"]:
+                colour = step["color"]
+        words, lines = self.title.split(), [""]
+        for word in words:
+            if len(lines[-1]) + len(word) > 17:
+                lines.append("")
+            lines[-1] += f"{word} "
+        for index, line in enumerate(lines):
+            picture.text(x + 10, y + 20 + 15 * index, line.strip(), size=12, bold=True)
+        picture.text(x + width / 2, y + STAT_HEIGHT - 18, shown(value, self.unit), colour, 22, "middle", bold=True)
 
     def time_to_x(self, at):
-        left, _, right, _ = self.frame()
-        return left + (at - self.start) / (self.end - self.start) * (right - left)
+        return self.left + (at - self.begin) / (self.end - self.begin) * (self.right - self.left)
 
     def times(self, picture):
-        _, _, _, bottom = self.frame()
-        for part in range(6):
-            at = self.start + (self.end - self.start) * part / 5
-            minutes = f"{(at - self.end) / 60:.0f} min" if part < 5 else "now"
-            picture.text(self.time_to_x(at), bottom + 14, minutes.replace("-", "−"), "#6d6d6d", 9, "middle")
+        """Draws the time axis and the faults."""
+        for number, (begin, end, _) in enumerate(self.faults, 1):
+            left, right = self.time_to_x(begin), self.time_to_x(end)
+            picture.rectangle(left, self.top - 16, right - left, self.bottom - self.top + 16, "band", radius=0)
+            picture.text((left + right) / 2, self.top - 5, str(number), size=11, anchor="middle", bold=True)
+        for minute in range(math.floor((self.end - self.begin) / 60) + 1):
+            text = f"{minute} min" if minute else "0"
+            picture.text(self.time_to_x(self.begin + 60 * minute), self.bottom + 15, text, "muted", 11, "middle")
 
     def timeseries(self, picture):
-        left, top, right, bottom = self.frame()
-        highest = max((value for _, points in self.series for _, value in points), default=1) or 1
-        lowest = min((value for _, points in self.series for _, value in points), default=0)
-        lowest = 0 if lowest >= 0 else lowest
-        highest = rounded_up(highest, self.unit)
+        highest = rounded_up(max(value for _, points in self.series for _, value in points) or 1, self.unit)
         for part in range(5):
-            y = bottom - (bottom - top) * part / 4
-            picture.line([(left, y), (right, y)], "#e9ecef", 1)
-            figure = shown(lowest + (highest - lowest) * part / 4, self.unit)
-            picture.text(left - 6, y + 3, figure, "#6d6d6d", 9, "end")
-        self.times(picture)
-        if not self.series:
-            picture.text((left + right) / 2, (top + bottom) / 2, "No data", "#6d6d6d", 12, "middle")
-        if len(self.series) > 5:
-            # The legend has no space for all, so the series with the highest figures come first.
-            self.series.sort(key=lambda one: -max(value for _, value in one[1]))
-        x = left - 50
+            y = self.bottom - (self.bottom - self.top) * part / 4
+            picture.line([(self.left, y), (self.right, y)], "grid")
+            picture.text(self.left - 6, y + 4, shown(highest * part / 4, self.unit), "muted", 11, "end")
+        x = self.left - 58
         for number, (name, points) in enumerate(self.series):
-            color = COLORS[number % len(COLORS)]
-            for run in runs(points):
-                places = [(self.time_to_x(at), bottom - (value - lowest) / (highest - lowest) * (bottom - top)) for at, value in run]
-                picture.line(places if len(places) > 1 else places * 2, color)
-            if x + 14 + 6.2 * len(name) < right:
-                picture.rectangle(x, bottom + 26, 10, 3, color)
-                picture.text(x + 14, bottom + 31, name, "#24292e", 9)
-            x += 26 + 5.8 * len(name)
+            colour = COLOURS[number % len(COLOURS)]
+            # The first series is often the sum of the others. It is so wide that it is visible below them.
+            width = 3 if number == 0 and len(self.series) > 1 else 1.6
+            for part in runs(points):
+                places = [(self.time_to_x(at), self.bottom - value / highest * (self.bottom - self.top)) for at, value in part]
+                picture.line(places if len(places) > 1 else places * 2, colour, width)
+            picture.rectangle(x, self.bottom + 28, 10, 4, colour)
+            picture.text(x + 15, self.bottom + 35, name, size=11)
+            x += 30 + 6.3 * len(name)
 
     def timeline(self, picture):
-        left, top, right, bottom = self.frame()
-        self.times(picture)
-        if not self.series:
-            picture.text((left + right) / 2, (top + bottom) / 2, "No data", "#6d6d6d", 12, "middle")
-        height = min(22, (bottom - top) / max(len(self.series), 1))
         for number, (name, points) in enumerate(self.series):
-            y = top + number * height
-            short = name if len(name) < 34 else name[:33] + "…"
-            picture.text(self.x + 8, y + height / 2 + 4, short, "#24292e", 9)
-            for run in runs(points):
-                begin, end = (min(self.time_to_x(at), right) for at in (run[0][0], run[-1][0] + STEP_SECONDS))
-                picture.rectangle(begin, y + 2, max(end - begin, 1), height - 4, COLORS[number % len(COLORS)])
+            y = self.top + 8 + number * 38
+            picture.text(self.left, y + 8, name, size=11)
+            for part in runs(points):
+                begin, end = (min(self.time_to_x(at), self.right) for at in (part[0][0], part[-1][0] + STEP_SECONDS))
+                picture.rectangle(begin, y + 14, max(end - begin, 1), 16, COLOURS[number % len(COLOURS)])
 
 
 def main():
-    server, dashboard, period, output = sys.argv[1:]
-    seconds = int(period[:-1]) * {"m": 60, "h": 3600}[period[-1]]
+    server, dashboard, begin, end, faults, output, *titles = sys.argv[1:]
+    faults = [line.split(" ", 2) for line in pathlib.Path(faults).read_text().splitlines()]
+    faults = [(int(start), int(stop), name) for start, stop, name in faults]
+    run = int(begin), int(end), faults
     described = json.loads(pathlib.Path(dashboard).read_text())
-    panels = [Panel(panel, server, seconds) for panel in described["panels"]]
-    height = max(panel.y + panel.height for panel in panels) + GAP
-    picture = Picture(24 * UNIT_WIDTH, math.ceil(height))
-    picture.text(GAP, 26, f"{described['title']} · last {period}", size=16, weight="bold")
-    for panel in panels:
-        panel.draw(picture)
-    pathlib.Path(output).write_text(picture.written())
+    panels = described["panels"]
+    stats = [Panel(panel, server, run) for panel in panels if panel["type"] == "stat"]
+    chosen = [Panel(next(panel for panel in panels if panel["title"] == title and panel["type"] != "stat"), server, run) for title in titles]
+
+    picture = Picture(WIDTH, f"Dashboard `{described['title']}` of a run with {len(faults)} faults")
+    picture.text(GAP, 24, f"Dashboard “{described['title']}”: a run with {len(faults)} faults", size=16, bold=True)
+    for index, (_, _, name) in enumerate(faults):
+        x, y = GAP + (index % 2) * WIDTH / 2, 36 + (index // 2) * 22
+        picture.rectangle(x, y, 18, 16, "band", radius=0)
+        picture.text(x + 9, y + 12, str(index + 1), size=11, anchor="middle", bold=True)
+        picture.text(x + 26, y + 13, name)
+    y = 36 + (len(faults) + 1) // 2 * 22 + 24
+    picture.text(GAP, y - 8, "At the end of the run", "muted")
+    width = (WIDTH - GAP * (len(stats) + 1)) / len(stats)
+    for index, panel in enumerate(stats):
+        panel.draw(picture, GAP + index * (width + GAP), y, width, STAT_HEIGHT)
+    y += STAT_HEIGHT + 24
+    picture.text(GAP, y - 8, "During the run", "muted")
+    width = (WIDTH - 3 * GAP) / 2
+    for left, right in zip(chosen[::2], chosen[1::2]):
+        height = max(HEIGHTS[left.kind], HEIGHTS[right.kind])
+        left.draw(picture, GAP, y, width, height)
+        right.draw(picture, GAP + width + GAP, y, width, height)
+        y += height + GAP
+    picture.write(pathlib.Path(output), y)
 
 
 main()

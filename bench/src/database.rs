@@ -243,6 +243,11 @@ impl Database {
             let (from, to) = (format!("{}_base{shard}", self.name), format!("{copy}{shard}"));
             self.client.execute(sql, &[&from, &to]).await?;
         }
+        // A relay refuses a slot whose outbox is not on record.
+        let record = "INSERT INTO app_outbox_definition
+                      SELECT $2, system_identifier, database, publication, tables, columns
+                        FROM app_outbox_definition WHERE slot = $1";
+        self.client.execute(record, &[&format!("{}_base", self.name), &copy]).await?;
         Ok(copy)
     }
 
@@ -251,6 +256,8 @@ impl Database {
         let sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
                     WHERE slot_name = $1::text::name OR starts_with(slot_name::text, $1::text || '_')";
         self.client.execute(sql, &[&copy]).await?;
+        let record = "DELETE FROM app_outbox_definition WHERE slot = $1";
+        self.client.execute(record, &[&copy]).await?;
         Ok(())
     }
 

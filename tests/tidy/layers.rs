@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-relay"],
     &["walrelay-outbox-replay"],
     &["walrelay-outbox-admin"],
-    &["walrelay-consumer-rebuild"],
+    &["walrelay-inbox-admin"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests", "walrelay-simulation"],
     &["walrelay-bench-peers"],

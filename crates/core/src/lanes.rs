@@ -312,7 +312,7 @@ impl Lanes {
             self.decide_dead(batch.topic(), now);
         }
         let (id, count) = (batch.lane, batch.rows.len());
-        debug_assert_eq!(message_ids.len(), count, "one message id a row");
+        assert_eq!(message_ids.len(), count, "one message id a row");
         for (row, message_id) in batch.rows.into_iter().zip(message_ids) {
             self.outputs.row_stored(row, message_id);
         }

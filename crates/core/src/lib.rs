@@ -43,6 +43,7 @@
 //!   session writes dispatch state and the relay's row. Equal system identifier, timeline and
 //!   postmaster start time prove that the server is the same.
 
+#![warn(missing_docs)]
 #![warn(clippy::iter_over_hash_type)]
 
 mod backoff;

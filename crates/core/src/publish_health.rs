@@ -63,7 +63,6 @@ pub(crate) struct PublishHealth {
     probe_at: Option<Instant>,
 }
 
-/// The rows of a refused publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusedRows {
     /// Rows from the slot.

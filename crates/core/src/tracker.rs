@@ -74,7 +74,6 @@ pub enum ContinuityProof {
 pub struct Tracker {
     /// Unconfirmed spans in commit order. Only the last one may be unsealed.
     spans: VecDeque<Span>,
-    /// The number of spans begun so far, which numbers the spans.
     spans_begun: u64,
     /// The number of spans at which settled neighbours are merged. Memory then follows the rows in
     /// flight, not the transactions behind a row that stays unsettled for long (I6).

@@ -17,7 +17,6 @@ use crate::store::message::StoredMessage;
 use crate::store::queue::Ordering;
 use crate::wire::codes::CODES;
 
-/// The options of an emulator.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Whether every published message is kept for [`Emulator::published`].
@@ -48,7 +47,6 @@ impl Default for Options {
     }
 }
 
-/// The options of a subscription that is created in process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubscriptionOptions {
     /// The ack deadline. A streaming pull sets its own. Unlike production, the emulator accepts any
@@ -67,7 +65,6 @@ impl Default for SubscriptionOptions {
 /// The counters of an emulator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Publish requests received.
     pub publish_requests: u64,
     /// Publish requests answered, by the name of their code. Requests that wait, met a black hole,
     /// or whose client gave up are not included.
@@ -76,14 +73,12 @@ pub struct Stats {
     pub messages_stored: u64,
     /// Messages without a subscription and without a log to store them.
     pub messages_dropped: u64,
-    /// The number of messages in the largest request.
     pub request_messages_max: usize,
     /// The maximum number of concurrent Publish requests for one topic and ordering key. The number
     /// is never too high. It misses requests that overlap only while a reply is on its way.
     pub in_flight_per_key_max: u32,
     /// Deliveries of messages. A redelivery counts again.
     pub messages_delivered: u64,
-    /// Messages acknowledged.
     pub messages_acknowledged: u64,
     /// Messages forwarded to a dead-letter topic.
     pub messages_forwarded: u64,
@@ -177,13 +172,11 @@ impl Emulator {
         self.broker().topic(topic).map(|topic| topic.log.clone()).unwrap_or_default()
     }
 
-    /// Returns the names of all topics.
     #[must_use]
     pub fn topics(&self) -> Vec<String> {
         self.broker().topics.keys().cloned().collect()
     }
 
-    /// Returns the names of all subscriptions.
     #[must_use]
     pub fn subscriptions(&self) -> Vec<String> {
         self.broker().subscriptions.keys().cloned().collect()
@@ -204,7 +197,6 @@ impl Emulator {
         self.broker().faults.clear_all();
     }
 
-    /// Returns the active faults.
     #[must_use]
     pub fn faults(&self) -> Vec<FaultReport> {
         self.broker().faults.report()
@@ -215,7 +207,6 @@ impl Emulator {
         self.broker().faults.release();
     }
 
-    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let replies = CODES.iter().zip(&self.shared.publish_replies);

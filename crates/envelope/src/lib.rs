@@ -4,6 +4,8 @@
 //! The router writes the metadata and consumers read it. Both use this crate, so they cannot
 //! disagree. The crate has no dependencies, so a consumer does not depend on the relay.
 
+#![warn(missing_docs)]
+
 pub mod attribute;
 mod filter;
 mod position;

@@ -7,6 +7,8 @@
 //! This crate contains no text for people. The page docs/reference/errors.md has the cause and the
 //! fix of each code, and `walrelay explain CODE` prints them.
 
+#![warn(missing_docs)]
+
 mod action;
 mod boxed_error;
 mod chain;

@@ -75,7 +75,6 @@ fn in_patience(size: usize, time: Duration) -> usize {
 pub(crate) struct Pace {
     workers: usize,
     limit: AdaptiveBatchSize,
-    /// Consecutive conflicts.
     conflicts: u32,
     /// Consecutive failed attempts to reach the database, or refusals.
     outages: u32,

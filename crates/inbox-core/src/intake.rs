@@ -95,7 +95,6 @@ struct Held<M> {
 struct Lane {
     queue: VecDeque<Ticket>,
     state: State,
-    /// The number of deferrals in a row.
     deferrals: u32,
 }
 
@@ -116,7 +115,6 @@ enum Turn {
     Single(Ticket),
 }
 
-/// The turns that are in doubt.
 #[derive(Debug, Default)]
 struct IsolatedTurns {
     /// Turns that failed in a batch with others, and may be healthy.
@@ -533,6 +531,10 @@ impl<M> Intake<M> {
     /// Drops the deliveries that Pub/Sub reports as no longer ours. Exactly-once subscriptions
     /// report this.
     pub fn disowned(&mut self, ack_ids: &[String]) {
+        // Nearly every confirmation refuses none, and the held messages may be thousands.
+        if ack_ids.is_empty() {
+            return;
+        }
         let lost: BTreeSet<&String> = ack_ids.iter().collect();
         let tickets: Vec<Ticket> = self
             .held

@@ -9,7 +9,6 @@ use walrelay_core::Random;
 /// The number of a message, in the order of arrival.
 pub(crate) type Ticket = u64;
 
-/// The lease of one message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lease {
     /// The time of the first delivery.
@@ -32,7 +31,6 @@ impl Lease {
 /// The leases of all held messages, sorted by the time of their next check.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    /// The length of a lease.
     length: Duration,
     /// The maximum time for which a message is held.
     longest: Duration,
@@ -42,7 +40,6 @@ pub(crate) struct Leases {
 /// The action for a lease that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Renew the lease.
     Renew,
     /// Let the lease run out, because the message was held long enough.
     LetGo,

@@ -15,6 +15,8 @@
 //!
 //! The functions in the database keep C1, C4, C5 and C6.
 
+#![warn(missing_docs)]
+
 mod adaptive_concurrency;
 mod batch;
 mod failure;

@@ -45,7 +45,6 @@ const UNPROVEN_ACCIDENTS: u32 = 10;
 struct IsolationRecord {
     /// The last failure.
     failure: Failure,
-    /// The number of failures.
     times: u32,
     /// The number of failures in a batch of one key.
     alone: u32,

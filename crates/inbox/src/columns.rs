@@ -18,7 +18,6 @@ use walrelay_pg_client::{SqlText, sql};
 /// A parameter with its type, so that no statement has to be prepared.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// An owned parameter with its type.
 pub(crate) type Owned<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
 
 pub(crate) fn borrowed<'a>(owned: &'a [Owned<'a>]) -> Vec<Parameter<'a>> {

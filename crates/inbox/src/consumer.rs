@@ -9,6 +9,7 @@ use walrelay_errors::Chain;
 use walrelay_pg_client::PgError;
 use walrelay_pubsub::Subscriber;
 
+use crate::access::{failed, unknown};
 use crate::apply::apply_batch::{Connection, LOOK_TIMEOUT, Registration, resolve_handler};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::Plan;
@@ -20,7 +21,6 @@ use crate::encoding::refuse_other_encoding;
 use crate::error::InboxError;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::operator::admin::{failed, unknown};
 use crate::privileges::{refuse_without_handler, refuse_without_inbox, refuse_without_retention};
 use crate::retention::redelivery_window_with_dead_letters;
 use crate::settings::{Dedupe, Settings};

@@ -1,14 +1,14 @@
 //! An event, read from a message of the relay or of another publisher.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use walrelay_envelope::Lsn;
 use walrelay_envelope::attribute::{self, cloudevents};
-use walrelay_pubsub::MessageRef;
+use walrelay_pubsub::{MessageRef, parse_rfc3339, time_at};
 
 use crate::attributes::{Attributes, Pairs};
-use crate::time::{at, parse_rfc3339};
 
 /// The memory of a held message in addition to its contents: names, queues, its entries in three
 /// maps.
@@ -53,7 +53,8 @@ pub struct Event {
 
 impl Event {
     /// Reads a message.
-    pub(crate) fn of_message(message: MessageRef<'_>) -> Self {
+    #[must_use]
+    pub fn of_message(message: MessageRef<'_>) -> Self {
         let MessageRef { data, attributes, message_id, publish_time, ordering_key } = message;
         let attributes = Pairs::of(attributes);
         let commit_lsn: Option<Lsn> = number(&attributes, attribute::COMMIT_LSN);
@@ -74,7 +75,7 @@ impl Event {
             tx_index: position.map(|(_, index)| index),
             system_identifier: text(&attributes, &[attribute::SYSTEM_IDENTIFIER]),
             message_id: storable(message_id),
-            publish_time: publish_time.and_then(|(seconds, nanos)| at(seconds, nanos)),
+            publish_time: publish_time.and_then(|(seconds, nanos)| time_at(seconds, nanos)),
             attributes: Attributes::of_pairs(&attributes),
             data: Bytes::copy_from_slice(data),
         }
@@ -109,16 +110,28 @@ impl std::fmt::Debug for Event {
 
 /// The fields that attributes describe, without the event's identity.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct EventFields {
-    pub(crate) event_type: Option<String>,
-    pub(crate) aggregate_type: Option<String>,
-    pub(crate) aggregate_id: Option<String>,
-    pub(crate) version: Option<i64>,
-    pub(crate) schema_version: Option<i32>,
-    pub(crate) occurred_at: Option<SystemTime>,
+pub struct EventFields {
+    /// The event type.
+    pub event_type: Option<String>,
+    /// The aggregate type.
+    pub aggregate_type: Option<String>,
+    /// The aggregate id.
+    pub aggregate_id: Option<String>,
+    /// The version of the aggregate.
+    pub version: Option<i64>,
+    /// The version of the schema.
+    pub schema_version: Option<i32>,
+    /// The time at which the event occurred.
+    pub occurred_at: Option<SystemTime>,
 }
 
 impl EventFields {
+    /// Reads all attributes of an event.
+    #[must_use]
+    pub fn of_map(attributes: &BTreeMap<String, String>) -> Self {
+        Self::of(&attributes.into())
+    }
+
     /// Reads the relay's or the CloudEvents style of attributes.
     pub(crate) fn of(attributes: &Pairs<'_>) -> Self {
         let occurred_at = attributes
@@ -182,7 +195,7 @@ mod tests {
         assert_eq!(event.event_id, "e-1");
         assert_eq!((event.version, event.tx_index), (Some(7), Some(3)));
         assert_eq!(event.commit_lsn.map(|lsn| lsn.to_string()).as_deref(), Some("16/B374D848"));
-        assert_eq!(event.occurred_at, at(1_700_000_000, 0));
+        assert_eq!(event.occurred_at, time_at(1_700_000_000, 0));
         let cloud = [("ce-id", "c-1"), ("ce-type", "paid"), ("ce-subject", "A-17")];
         let from_cloud = of(&cloud);
         assert_eq!(from_cloud.event_id, "c-1");

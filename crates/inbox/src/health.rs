@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use walrelay_core::Heartbeat;
 
-use crate::operator::pending_counts::Waiting;
+use crate::pending_counts::Waiting;
 
 /// The current activity of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +40,9 @@ impl Phase {
 /// The messages held at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct HeldTotals {
-    /// The number of messages.
     pub(crate) messages: usize,
-    /// The bytes of the messages.
     pub(crate) bytes: usize,
-    /// The number of their ordering keys.
     pub(crate) keys: usize,
-    /// The number of batches in flight.
     pub(crate) batches: usize,
     /// The age of the oldest held message.
     pub(crate) oldest: Duration,
@@ -140,7 +136,6 @@ impl Health {
         is_news
     }
 
-    /// Returns the database problem.
     pub(crate) fn database_problem(&self) -> Option<String> {
         self.state().database_problem.clone()
     }

@@ -11,6 +11,9 @@
 //! acknowledges only messages that a known commit covers (C2). After any failure in between,
 //! Pub/Sub redelivers the message, and the consumer finds its event in the inbox.
 
+#![warn(missing_docs)]
+
+pub mod access;
 mod apply;
 mod attributes;
 mod columns;
@@ -19,17 +22,19 @@ mod encoding;
 mod error;
 mod event;
 mod health;
+mod idle_keys;
 mod metrics;
 mod migrations;
-pub mod operator;
+mod outbox_applier;
+mod pending_counts;
 mod privileges;
+mod prune;
 mod retention;
 mod retention_metrics;
 mod settings;
-mod subscription_messages;
 mod subscription_warning;
-mod time;
 mod trace;
+mod unfinished_rebuild;
 mod unlogged_tables;
 
 pub use apply::apply_batch::Registration;
@@ -39,28 +44,21 @@ pub use attributes::Attributes;
 pub use consumer::Consumer;
 pub use encoding::refuse_other_encoding;
 pub use error::InboxError;
-pub use event::Event;
+pub use event::{Event, EventFields};
 pub use health::{Health, Phase};
 pub use metrics::Metrics;
 pub use migrations::{INBOX_TABLES, InboxMigration, inbox_migrations, inbox_tables, migrate_inbox};
-pub use operator::key_rebuild::{Keys, LostEvents};
-pub use operator::live_foreign_keys::{ForeignKeyConflict, conflicting_foreign_keys};
-pub use operator::outbox_applier::OutboxApplier;
-pub use operator::reset_key::{KeyPosition, reset_key};
-pub use operator::scaffold::{Scaffold, scaffold};
-pub use operator::side_by_side_rebuild::{
-    GenerationDifference, RebuildHolder, SideBySideRebuild, StagedTable, abandon,
-};
-pub use operator::unfinished_rebuild::UnfinishedRebuild;
+pub use outbox_applier::OutboxApplier;
+pub use prune::{PruneStep, prune_step};
 pub use retention::{
     IdleKeys, InboxRetention, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN,
     redelivery_window_with_dead_letters,
 };
 pub use settings::{Dedupe, OnDead, OnGap, QUIET_FOR, Settings, Until};
-pub use subscription_messages::Messages;
 pub use subscription_warning::{DELIVERY_ATTEMPTS_MAX, SubscriptionWarning};
 pub use tokio_postgres::{self, Transaction};
 pub use trace::{BatchFailure, TraceEnd, Tracer};
+pub use unfinished_rebuild::UnfinishedRebuild;
 pub use unlogged_tables::unlogged_inbox_tables;
 pub use walrelay_pg_client::{ConnectConfig, PgEnv, Schema, set_schema};
 pub use walrelay_pubsub::Endpoint;

@@ -26,7 +26,6 @@ const STORED_TO_COMMIT_SECONDS: [f64; 15] = [
     0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 21600.0,
 ];
 
-/// The outcomes of batches.
 const OUTCOMES: [&str; 7] =
     ["committed", "conflict", "outage", "operator", "paused", "rebuilt", "unregistered"];
 
@@ -63,7 +62,6 @@ pub struct Metrics {
     registry: Arc<Registry>,
 }
 
-/// The result of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ResultLabel {
     /// A status of the inbox, `duplicate` or `deferred`.
@@ -73,11 +71,9 @@ pub(crate) struct ResultLabel {
 /// The status of an unfinished row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct StatusLabel {
-    /// A status of the inbox.
     pub(crate) status: &'static str,
 }
 
-/// The outcome of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct OutcomeLabel {
     /// `committed`, or a kind of failure.
@@ -168,12 +164,10 @@ impl Metrics {
         }
     }
 
-    /// Returns the gauge of one status.
     pub(crate) fn row(&self, status: &'static str) -> Level {
         self.rows.get_or_create_owned(&StatusLabel { status })
     }
 
-    /// Counts the result of one event.
     pub(crate) fn event(&self, result: &'static str) {
         self.events.get_or_create(&ResultLabel { result }).inc();
     }

@@ -4,9 +4,9 @@
 use tokio_postgres::types::Type;
 use walrelay_pg_client::{SqlClient, SqlText, TableAccess, sql};
 
+use crate::access::{failed, refuse_hidden_consumers};
 use crate::columns::Parameter;
 use crate::error::InboxError;
-use crate::operator::admin::{failed, refuse_hidden_consumers};
 
 /// The functions that consuming calls, most of them indirectly. All are SECURITY INVOKER, so the
 /// role needs EXECUTE on each.

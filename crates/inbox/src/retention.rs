@@ -6,7 +6,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use walrelay_pubsub::Subscriber;
 
 use crate::error::InboxError;
-use crate::operator::admin::PruneStep;
+use crate::prune::PruneStep;
 use crate::subscription_warning::dead_letter_subscription;
 
 /// The time that rows stay beyond the retention of Pub/Sub.

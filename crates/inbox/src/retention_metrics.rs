@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::operator::admin::PruneStep;
+use crate::prune::PruneStep;
 
 /// The work of retention. Clones share the values.
 #[derive(Debug, Clone, Default)]

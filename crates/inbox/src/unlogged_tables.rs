@@ -5,8 +5,8 @@
 
 use walrelay_pg_client::{SqlClient, sql};
 
+use crate::access::failed;
 use crate::error::InboxError;
-use crate::operator::admin::failed;
 
 /// Returns the unlogged tables of the inbox.
 ///

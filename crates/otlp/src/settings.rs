@@ -9,12 +9,10 @@ use crate::endpoint::Endpoint;
 use crate::pairs::pairs;
 use crate::sampling::Sampling;
 
-/// The settings of the exporter.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The address of the collector.
     pub endpoint: Endpoint,
-    /// The headers of every request.
     pub headers: Headers,
     /// The certificate authorities for the collector's certificate in PEM, instead of the public
     /// ones.

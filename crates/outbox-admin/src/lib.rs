@@ -33,8 +33,7 @@ pub use resharding::{
 };
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
 pub use status_report::{
-    CommandOf, ConsumerBacklog, FailingTopic, NextStep, OWN_WAL_BYTES, OperationKind,
-    OperationReport, RebuildReport, RelayAnswer, ReportError, Severity, StatusReport, StepScope,
-    read_status,
+    CommandOf, ConsumerBacklog, FailingTopic, NextStep, OperationKind, OperationReport,
+    RebuildReport, RelayAnswer, ReportError, Severity, StatusReport, StepScope, read_status,
 };
 pub use table_sizes::{TableSize, read_table_sizes};

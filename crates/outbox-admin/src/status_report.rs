@@ -219,9 +219,6 @@ pub struct RelayAnswer {
     pub report: Option<RelayReport>,
 }
 
-/// The relay's own records cause this much WAL.
-pub const OWN_WAL_BYTES: u64 = 1 << 10;
-
 impl StatusReport {
     /// Creates the report of a slot, without the unfinished work around it.
     #[must_use]
@@ -235,7 +232,7 @@ impl StatusReport {
         let pending = self.failing_topics.iter().filter(|topic| topic.retrying > 0);
         let recorded = pending.map(|topic| topic.oldest_seconds);
         let slot = self.slot.as_ref();
-        let unconfirmed = slot.filter(|slot| slot.lag_bytes.is_some_and(|it| it >= OWN_WAL_BYTES));
+        let unconfirmed = slot.filter(|slot| slot.may_hold_rows());
         // The server's lag is that of its last reply, so it stays small behind a stuck row. The
         // relay records its position every few seconds while rows are settled.
         let in_wal = unconfirmed.into_iter().flat_map(|it| [it.lag_seconds, it.settled_seconds]);
@@ -369,6 +366,9 @@ mod tests {
         };
         let cases = [
             (slot(0, Some(0.0)), vec![], None),
+            // A relay that streams has recorded its position a moment ago, so nothing waits.
+            (SlotReport { active: true, ..slot(9 << 10, Some(9.5)) }, vec![], None),
+            (SlotReport { active: true, ..slot(9 << 20, Some(9.5)) }, vec![], Some(9.5)),
             (slot(4096, Some(9.5)), vec![], Some(9.5)),
             (slot(4096, None), vec![], Some(8.0)),
             // One row is stuck, and later rows are answered.

@@ -70,6 +70,8 @@
 //! }
 //! ```
 
+#![warn(missing_docs)]
+
 mod emitted;
 mod event;
 mod outbox;

@@ -28,7 +28,6 @@ const READY_FOR_QUERY: &[u8] = b"Z";
 /// The types of the messages that the server answers with ReadyForQuery: Query and Sync.
 const ASKING: &[u8] = b"QS";
 
-/// The traffic of one connection.
 #[derive(Debug)]
 struct Traffic {
     /// Answers that are due. Closing a statement is a question of its own, whose answer comes while

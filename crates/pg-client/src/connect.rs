@@ -266,7 +266,6 @@ fn summary(mut failures: Vec<PgError>) -> PgError {
     }
 }
 
-/// The address of one attempt.
 enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),

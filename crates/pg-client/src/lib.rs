@@ -1,6 +1,8 @@
 //! Connections to Postgres: connection strings, TLS, passwords, sessions, quoting of names, and checks that every
 //! user of a session needs.
 
+#![warn(missing_docs)]
+
 #[macro_use]
 mod named_sql;
 

@@ -63,7 +63,6 @@ impl fmt::Debug for LargeFrame {
     }
 }
 
-/// The progress of a large frame.
 enum LargeFrameProgress {
     Nothing,
     Arriving,

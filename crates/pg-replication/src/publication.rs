@@ -6,16 +6,12 @@ use tokio_postgres::types::Type;
 use crate::slot_error::SlotError;
 use walrelay_pg_client::{QualifiedName, quote_identifier, sql};
 
-/// A publication, as in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicationState {
-    /// Name of the publication.
     pub name: String,
     /// Tables that it includes beyond those it lists.
     pub scope: PublicationScope,
-    /// Operations that it publishes.
     pub publishes: Vec<Operation>,
-    /// Tables that it lists.
     pub tables: Vec<PublishedTable>,
     /// Whether rows of partitions are published under the partitioned table's name.
     pub via_root: bool,
@@ -49,7 +45,6 @@ pub enum Operation {
 /// A table that a publication lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedTable {
-    /// Name of the table.
     pub name: QualifiedName,
     /// Row filter. Only rows that match it are published.
     pub row_filter: Option<String>,
@@ -58,7 +53,6 @@ pub struct PublishedTable {
 }
 
 impl PublicationState {
-    /// Returns the entry of a listed table.
     #[must_use]
     pub fn listed(&self, table: &QualifiedName) -> Option<&PublishedTable> {
         self.tables.iter().find(|published| published.name == *table)
@@ -88,10 +82,6 @@ pub async fn drop_publication(client: &Client, name: &str) -> Result<(), SlotErr
 }
 
 /// Reads the state of the publication of this name. None if it does not exist.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_publication(
     client: &Client,
     name: &str,

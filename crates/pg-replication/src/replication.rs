@@ -46,7 +46,6 @@ const COPY_BOTH_RESPONSE: u8 = b'W';
 /// The reading half over a network.
 pub type NetworkFrames = Frames<ReadHalf<Stream>>;
 
-/// The writing half over a network.
 pub type NetworkFeedback = Feedback<WriteHalf<Stream>>;
 
 /// The content of the startup message, and the credentials for the server's authentication request.
@@ -54,7 +53,6 @@ pub type NetworkFeedback = Feedback<WriteHalf<Stream>>;
 pub struct Startup<'a> {
     /// Name of the role.
     pub user: &'a str,
-    /// Database of the slot.
     pub database: &'a str,
     /// Value of `application_name`.
     pub application_name: &'a str,

@@ -53,10 +53,6 @@ impl ServerIdentity {
 }
 
 /// Reads the identity of an ordinary session's server.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_server_identity(client: &Client) -> Result<ServerIdentity, SlotError> {
     let system_identifier = read_system_identifier(client).await?;
     let failed = SlotError::sql("read which server this is");

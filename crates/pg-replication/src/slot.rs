@@ -19,7 +19,6 @@ const FAILOVER_SINCE: u32 = 17;
 /// A slot, as in `pg_replication_slots`. Columns that the server's version lacks are None.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotState {
-    /// Name of the slot.
     pub name: String,
     /// Output plugin. None for a physical slot.
     pub plugin: Option<String>,
@@ -31,7 +30,6 @@ pub struct SlotState {
     pub active_pid: Option<i32>,
     /// The oldest WAL that the server retains for the slot.
     pub restart_lsn: Option<Lsn>,
-    /// Confirmed position.
     pub confirmed_flush_lsn: Option<Lsn>,
     /// Whether the WAL that the slot needs still exists.
     pub wal_status: Option<WalStatus>,
@@ -72,7 +70,6 @@ pub struct Writer {
     pub seconds: Option<f64>,
 }
 
-/// The output of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotType {
     /// Changes of one database.
@@ -162,10 +159,6 @@ pub enum Failover {
 }
 
 /// Reads the slot of this name. `None` if it does not exist.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_slot(client: &Client, name: &str) -> Result<Option<SlotState>, SlotError> {
     let sql = format!("{SLOTS} WHERE slot_name = $1");
     let row = client
@@ -272,10 +265,6 @@ pub async fn check_failover(client: &Client, failover: Failover) -> Result<(), S
 }
 
 /// Reads the server's version, as `server_version_num`.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_version(client: &Client) -> Result<i32, SlotError> {
     let row = client
         .query_typed_one("SELECT current_setting('server_version_num')::int AS number", &[])

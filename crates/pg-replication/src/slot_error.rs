@@ -12,22 +12,15 @@ pub enum SlotError {
 
     /// There is no such slot.
     #[error("slot {slot:?} does not exist")]
-    SlotMissing {
-        /// Its name.
-        slot: String,
-    },
+    SlotMissing { slot: String },
 
     /// The name cannot be a slot's.
     #[error("{name:?} cannot name a slot: lower-case letters, digits and underscores, at most 63")]
-    SlotName {
-        /// The name.
-        name: String,
-    },
+    SlotName { name: String },
 
     /// The server is too old for the requested feature.
     #[error("{feature} needs Postgres {needs}; this server is {has}")]
     ServerTooOld {
-        /// The requested feature.
         feature: &'static str,
         /// The first version that has it.
         needs: u32,

@@ -51,13 +51,23 @@ enum Place {
     /// The tag of a tuple and its number of columns.
     Tuple,
     /// The kind of a column. `columns` counts it and the columns after it.
-    Kind { columns: u16 },
-    /// The length of a column's value.
-    Length { columns: u16, kind: u8 },
+    Kind {
+        columns: u16,
+    },
+    Length {
+        columns: u16,
+        kind: u8,
+    },
     /// A value that is kept.
-    Kept { columns: u16, bytes: usize },
+    Kept {
+        columns: u16,
+        bytes: usize,
+    },
     /// A value that is dropped.
-    LeftOut { columns: u16, bytes: usize },
+    LeftOut {
+        columns: u16,
+        bytes: usize,
+    },
 }
 
 /// The XLogData header (tag, two positions and a time), the message tag and the relation id.

@@ -61,6 +61,7 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
 #![deny(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,

@@ -24,9 +24,7 @@ pub enum StartError {
     /// A program of the installation, or of the system, could not be run.
     #[error("run {}", program.display())]
     Run {
-        /// The program.
         program: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -34,7 +32,6 @@ pub enum StartError {
     /// A program ran and reported failure.
     #[error("{} ended with {status}: {output}", program.display())]
     Failed {
-        /// The program.
         program: PathBuf,
         /// The exit status in words.
         status: String,
@@ -47,7 +44,6 @@ pub enum StartError {
     Storage {
         /// The file or directory.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -69,7 +65,6 @@ pub enum StartError {
     /// The server accepted no connection in time.
     #[error("the server accepted no connection within {waited:?}; its log ends with:\n{log}")]
     NotReady {
-        /// The time waited.
         waited: Duration,
         /// The last lines of the server's log.
         log: String,
@@ -92,7 +87,6 @@ pub enum StopError {
         "the server was still running {waited:?} after it was told to stop; its log ends with:\n{log}"
     )]
     StillRunning {
-        /// The time waited.
         waited: Duration,
         /// The last lines of the server's log.
         log: String,

@@ -18,7 +18,6 @@ const PROTOCOL_VERSION_3: i32 = 0x0003_0000;
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Returns a port that is currently free.
 pub(crate) fn free_port() -> Option<u16> {
     (0..100)
         .filter_map(|_| u16::try_from(PORT_FIRST + random_number() % PORT_COUNT).ok())

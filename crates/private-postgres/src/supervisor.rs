@@ -37,7 +37,6 @@ wait "$server"
 if [ -e "$2/orphaned" ]; then rm -rf "$2"; else kill "$reader"; fi
 "#;
 
-/// A signal for the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Signal {
     /// Rolls back open transactions, writes a checkpoint and waits for replication clients.

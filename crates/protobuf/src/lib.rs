@@ -6,6 +6,8 @@
 //!
 //! Source: protobuf.dev "Encoding".
 
+#![warn(missing_docs)]
+
 use prost::bytes::BufMut;
 use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 

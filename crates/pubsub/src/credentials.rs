@@ -34,7 +34,6 @@ const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// tokens.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
 
-/// Loads the application default credentials.
 pub(crate) fn application_default() -> Result<Credentials, PubsubError> {
     default_builder()?.build().map_err(|error| PubsubError::Credentials(Box::new(error)))
 }

@@ -10,6 +10,8 @@
 //!
 //! The caller decides everything else: lanes, back-off and parking are in `walrelay-core`.
 
+#![warn(missing_docs)]
+
 mod admin;
 mod buffered_wire;
 mod channel;
@@ -27,6 +29,7 @@ mod pool;
 mod pull_response;
 mod roots;
 mod subscriber;
+mod time;
 mod wire;
 
 #[cfg(test)]
@@ -42,6 +45,7 @@ pub use iam::IamBinding;
 pub use monitoring::{BACKLOG_METRIC, OLDEST_METRIC, SubscriptionBacklog};
 pub use pull_response::{Delivered, MalformedMessage, MessageRef, ReceivedMessage};
 pub use subscriber::{DELETED_TOPIC, StreamingPull, Subscriber, is_announced_end};
+pub use time::{parse_rfc3339, time_at};
 
 /// Installs ring as the process's cryptography provider for TLS and credentials.
 ///

@@ -32,7 +32,6 @@ pub enum RelayError {
     /// Streaming the outbox table failed.
     #[error("the table could not be streamed")]
     TableStream {
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -64,7 +63,6 @@ pub enum RelayError {
          restored from a disk snapshot"
     )]
     ServerRestored {
-        /// The end of the server's WAL.
         wal_end: Lsn,
         /// The last position that was read from the server.
         read_to: Lsn,
@@ -98,7 +96,6 @@ from_survey!(StoreError, SlotError, SqlError);
 pub struct RepeatedSendFailure {
     /// The place at which the sessions ended.
     pub at: SendFailurePosition,
-    /// The number of sessions.
     pub attempts: u32,
     /// The rows as error text, if the relay found them in the table: `, which is event …`.
     pub rows: String,

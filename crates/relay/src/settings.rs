@@ -9,14 +9,10 @@ use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::PublisherConfig;
 
-/// All settings of the relay.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How to connect to Postgres.
     pub connect: ConnectConfig,
-    /// The behaviour of the relay.
     pub relay: RelaySettings,
-    /// The Pub/Sub settings.
     pub pubsub: PubSubSettings,
     /// When the run ends by itself.
     pub until: Until,

@@ -24,7 +24,6 @@ impl Shutdown {
         self.asked.send_replace(true);
     }
 
-    /// Returns whether the request has been made.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         *self.asked.borrow()

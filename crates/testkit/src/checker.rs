@@ -9,7 +9,6 @@ use std::fmt;
 /// A row whose commit its producer saw. The rows of one key are given in commit order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// The row's id.
     pub event_id: String,
     /// The row's ordering key. An empty key means that the order does not matter.
     pub key: String,
@@ -28,7 +27,6 @@ pub struct Stored {
     pub commit_lsn: String,
     /// Attribute `tx_index`.
     pub tx_index: String,
-    /// The payload.
     pub data: Vec<u8>,
 }
 

@@ -65,7 +65,6 @@ impl Collector {
     }
 }
 
-/// Returns the attributes as text.
 #[must_use]
 pub fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
     let text = |attribute: &KeyValue| {

@@ -20,7 +20,6 @@ use std::collections::BTreeMap;
 /// An event as it is delivered. Its id is `e` followed by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The number of the event.
     pub event: u32,
     /// The ordering key, never empty.
     pub key: String,
@@ -61,7 +60,6 @@ pub enum OnGap {
 pub enum OnDead {
     /// The key waits for an operator.
     Hold,
-    /// The key continues.
     Continue,
 }
 
@@ -83,14 +81,11 @@ pub struct Rules {
     pub on_dead: OnDead,
     /// The number of failed attempts after which an event is dead.
     pub max_attempts: u32,
-    /// The planted bug, if any.
     pub planted: Option<PlantedBug>,
 }
 
-/// The status of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// Applied.
     Done,
     /// Applied behind its key's position.
     Late,
@@ -107,7 +102,6 @@ pub enum Status {
 pub enum Due {
     /// No time of its own.
     Never,
-    /// At some time.
     Timed,
     /// Never, because the row is dead and blocks its key.
     Infinity,
@@ -116,7 +110,6 @@ pub enum Due {
 /// The reason why a row is not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// The handler failed.
     Failed,
     /// A preceding version of the key is missing.
     VersionGap,
@@ -127,11 +120,8 @@ pub enum Code {
 /// A row of `app_inbox`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// The event.
     pub message: Message,
-    /// The row's status.
     pub status: Status,
-    /// The number of attempts.
     pub attempts: u32,
     /// The time of the next attempt.
     pub due: Due,
@@ -182,13 +172,10 @@ enum Outcome {
     Held(Option<Code>),
 }
 
-/// The inbox of one consumer.
 #[derive(Debug)]
 pub struct Inbox {
     rules: Rules,
-    /// The rows by event.
     pub rows: BTreeMap<u32, Row>,
-    /// The ordering keys.
     pub keys: BTreeMap<String, Key>,
     /// All applied events in the order of their application.
     pub applied: Vec<Message>,

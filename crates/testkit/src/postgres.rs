@@ -275,7 +275,6 @@ impl TestDatabase {
         &self.client
     }
 
-    /// Returns the server's major version.
     #[must_use]
     pub fn server_version(&self) -> u32 {
         self.server_version
@@ -405,7 +404,6 @@ async fn server_version(client: &Client) -> u32 {
     number.unsigned_abs() / 10_000
 }
 
-/// Returns the connection string with another database on the same server.
 fn with_database(server_url: &str, name: &str) -> String {
     let (address, options) =
         server_url.split_once('?').map_or((server_url, None), |(a, o)| (a, Some(o)));

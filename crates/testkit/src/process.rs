@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep};
 /// The polling interval for the end of a process. It is short because a benchmark measures the end.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
-/// A signal for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// Requests a graceful stop.

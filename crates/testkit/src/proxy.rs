@@ -42,10 +42,7 @@ pub enum Network {
     Refusing,
     /// A connection to Postgres passes this many answers to statements, the greeting included. It
     /// then stays open, and passes nothing from the server any more.
-    SilentAfter {
-        /// The number of answers.
-        answers: usize,
-    },
+    SilentAfter { answers: usize },
 }
 
 /// A message with which Postgres ends each answer, without its last byte.
@@ -134,7 +131,6 @@ impl Proxy {
         self.counters.accepted.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of open connections.
     #[must_use]
     pub fn open_count(&self) -> usize {
         self.counters.open.load(Ordering::SeqCst)

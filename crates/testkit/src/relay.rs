@@ -33,7 +33,6 @@ pub fn binary() -> Option<PathBuf> {
     test.ancestors().skip(1).take(2).map(|dir| dir.join("walrelay")).find(|path| path.exists())
 }
 
-/// A relay to start.
 #[derive(Debug)]
 pub struct RelayCommand {
     command: Command,
@@ -62,7 +61,6 @@ impl RelayCommand {
         self
     }
 
-    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, argument: &str) -> Self {
         self.command.arg(argument);
@@ -78,7 +76,6 @@ impl RelayCommand {
         this
     }
 
-    /// Starts the relay.
     #[must_use]
     pub fn start(mut self) -> Relay {
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -235,7 +232,6 @@ fn collect(
     })
 }
 
-/// Returns a port that is currently free.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("its address").port()

@@ -7,7 +7,6 @@ use std::time::Duration;
 pub struct Seed(u64);
 
 impl Seed {
-    /// Creates the stream of this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)

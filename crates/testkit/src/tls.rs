@@ -4,5 +4,4 @@
 pub const CERTIFICATE: &[u8] = include_bytes!("../testdata/localhost.crt");
 /// The certificate's private key in PEM format.
 pub const KEY: &[u8] = include_bytes!("../testdata/localhost.key");
-/// The path of the certificate file.
 pub const CERTIFICATE_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/localhost.crt");

@@ -95,7 +95,6 @@ pub struct ConnectionBehavior {
     pub keepalive_per_mille: u64,
     /// The time without a message from the client after which a keepalive requests a reply.
     pub reply_patience: Duration,
-    /// The position in a keepalive inside a transaction.
     pub in_transaction: KeepalivePosition,
 }
 
@@ -123,7 +122,6 @@ enum ServerState {
     Down,
 }
 
-/// Whether an object exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ObjectState {
     There,
@@ -134,7 +132,6 @@ struct State {
     log: Log,
     /// Whether the slot exists. It is missing between its drop and its next creation.
     slot: ObjectState,
-    /// The anchor's position.
     anchor: u64,
     /// `confirmed_flush_lsn`.
     confirmed_flush: u64,
@@ -195,7 +192,6 @@ impl ScriptedServer {
         self.change(|state| write(&mut state.log))
     }
 
-    /// Returns the end of the WAL.
     #[must_use]
     pub fn wal_end(&self) -> u64 {
         self.state().log.end()
@@ -213,7 +209,6 @@ impl ScriptedServer {
         self.state().confirmed_flush_written
     }
 
-    /// Returns the anchor's position.
     #[must_use]
     pub fn anchor(&self) -> u64 {
         self.state().anchor

@@ -9,9 +9,9 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::config::Problem;
-use walrelay_consumer_rebuild::RebuildError;
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
+use walrelay_inbox_admin::RebuildError;
 use walrelay_outbox_admin::ReportError;
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;

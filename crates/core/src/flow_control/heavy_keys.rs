@@ -1,13 +1,14 @@
 //! Finds the ordering keys with the highest throughput, in a fixed amount of memory.
 //!
 //! Pub/Sub takes about 1 MB/s for one ordering key. A faster key falls behind for ever, and only
-//! its own backlog shows the problem. The number of keys has no bound, so a count-min sketch with
-//! conservative update counts them (Cormode and Muthukrishnan, 2005). Only the names of the
-//! heaviest keys are kept. An estimate is never too low, and too high by at most about a
-//! four-hundredth of the window's bytes.
+//! its own backlog shows the problem. The number of keys has no bound, so a fixed number of counters
+//! counts them (Misra and Gries, 1982). An estimate is never too low, and too high by at most about
+//! a five-hundredth of the window's bytes.
 
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
+
+use hashbrown::HashTable;
 
 use crate::message::Topic;
 
@@ -42,14 +43,14 @@ impl HeavyKey {
 /// Counts the stored rows and bytes of each key.
 pub struct HeavyKeys {
     hasher: foldhash::fast::SeedableRandomState,
-    /// `DEPTH` rows of `WIDTH` counters. A key has one counter in each row.
-    counters: Box<[u64]>,
-    candidates: Vec<Candidate>,
+    counters: HashTable<Counter>,
+    /// The most bytes that a key without a counter can have.
+    uncounted_bytes: u64,
     window_began: Option<Instant>,
     heaviest: Vec<HeavyKey>,
 }
 
-struct Candidate {
+struct Counter {
     hash: u64,
     topic: Topic,
     ordering_key: Box<str>,
@@ -57,11 +58,7 @@ struct Candidate {
     rows: u64,
 }
 
-const DEPTH: usize = 4;
-const WIDTH: usize = 1_024;
-/// The names kept during a window: more than are reported, because the ranking changes.
-const CANDIDATES: usize = 16;
-/// The number of keys that are reported.
+const COUNTERS: usize = 1_024;
 const REPORTED_MAX: usize = 10;
 /// The time for which bytes are counted before the keys are ranked. A key that becomes hot within a
 /// window is reported after at most two windows, within ten seconds.
@@ -74,8 +71,8 @@ impl HeavyKeys {
         let shared = foldhash::SharedSeed::global_fixed();
         Self {
             hasher: foldhash::fast::SeedableRandomState::with_seed(seed, shared),
-            counters: vec![0; DEPTH * WIDTH].into_boxed_slice(),
-            candidates: Vec::with_capacity(CANDIDATES),
+            counters: HashTable::with_capacity(COUNTERS),
+            uncounted_bytes: 0,
             window_began: None,
             heaviest: Vec::new(),
         }
@@ -88,31 +85,29 @@ impl HeavyKeys {
             return;
         }
         let hash = self.hasher.hash_one((&**topic, ordering_key));
-        let estimate = self.count(hash, bytes as u64);
-        let is_it = |candidate: &&mut Candidate| {
-            candidate.hash == hash
-                && *candidate.ordering_key == *ordering_key
-                && candidate.topic == *topic
-        };
-        if let Some(candidate) = self.candidates.iter_mut().find(is_it) {
-            candidate.bytes = estimate;
-            candidate.rows += rows as u64;
+        let (rows, bytes) = (rows as u64, bytes as u64);
+        let is_it = |it: &Counter| *it.ordering_key == *ordering_key && it.topic == *topic;
+        if let Some(counter) = self.counters.find_mut(hash, is_it) {
+            counter.bytes += bytes;
+            counter.rows += rows;
             return;
         }
-        let candidate = || Candidate {
-            hash,
-            topic: Topic::clone(topic),
-            ordering_key: ordering_key.into(),
-            bytes: estimate,
-            rows: rows as u64,
-        };
-        if self.candidates.len() < CANDIDATES {
-            self.candidates.push(candidate());
-        } else if let Some(lightest) = self.candidates.iter_mut().min_by_key(|other| other.bytes)
-            && lightest.bytes < estimate
-        {
-            *lightest = candidate();
+        if self.counters.len() == COUNTERS {
+            self.drop_light_half();
         }
+        let (topic, ordering_key) = (Topic::clone(topic), ordering_key.into());
+        let bytes = self.uncounted_bytes + bytes;
+        let counter = Counter { hash, topic, ordering_key, bytes, rows };
+        self.counters.insert_unique(hash, counter, |it| it.hash);
+    }
+
+    /// Frees the counters of the lighter keys. If such a key is counted again, it may have had as many
+    /// bytes as the heaviest of them.
+    fn drop_light_half(&mut self) {
+        let mut bytes: Vec<u64> = self.counters.iter().map(|it| it.bytes).collect();
+        let (_, median, _) = bytes.select_nth_unstable(COUNTERS / 2);
+        self.uncounted_bytes = *median;
+        self.counters.retain(|it| it.bytes > *median);
     }
 
     /// Ranks the keys at the end of a window. Returns true if there is a new ranking.
@@ -124,17 +119,18 @@ impl HeavyKeys {
         }
         let per_second = |count: u64| u128::from(count) * 1_000 / elapsed.as_millis();
         let per_second = |count| u64::try_from(per_second(count)).unwrap_or(u64::MAX);
-        self.candidates
+        let mut counters: Vec<Counter> = self.counters.drain().collect();
+        counters
             .sort_unstable_by(|a, b| (b.bytes, &*a.ordering_key).cmp(&(a.bytes, &*b.ordering_key)));
-        self.candidates.truncate(REPORTED_MAX);
-        let ranked = self.candidates.drain(..).map(|candidate| HeavyKey {
-            bytes_per_second: per_second(candidate.bytes),
-            rows_per_second: per_second(candidate.rows),
-            topic: candidate.topic,
-            ordering_key: candidate.ordering_key,
+        counters.truncate(REPORTED_MAX);
+        let ranked = counters.into_iter().map(|counter| HeavyKey {
+            bytes_per_second: per_second(counter.bytes),
+            rows_per_second: per_second(counter.rows),
+            topic: counter.topic,
+            ordering_key: counter.ordering_key,
         });
         self.heaviest = ranked.collect();
-        self.counters.fill(0);
+        self.uncounted_bytes = 0;
         self.window_began = Some(now);
         true
     }
@@ -143,24 +139,6 @@ impl HeavyKeys {
     #[must_use]
     pub fn heaviest(&self) -> &[HeavyKey] {
         &self.heaviest
-    }
-
-    /// Adds to the key's counters and returns its estimate. Raises only counters below the new
-    /// estimate, so that a light key does not grow with the heavy keys that share its counters.
-    fn count(&mut self, hash: u64, bytes: u64) -> u64 {
-        // Each row of counters uses ten bits of its own from the hash. If the places were derived
-        // from one another, two keys could share all four, and the light key would look as heavy as
-        // the other.
-        let places: [usize; DEPTH] = std::array::from_fn(|depth| {
-            let column = hash >> (16 * depth) & (WIDTH as u64 - 1);
-            depth * WIDTH + usize::try_from(column).unwrap_or_default()
-        });
-        let least = places.iter().map(|place| self.counters[*place]).min().unwrap_or_default();
-        let estimate = least.saturating_add(bytes);
-        for place in places {
-            self.counters[place] = self.counters[place].max(estimate);
-        }
-        estimate
     }
 }
 

@@ -182,7 +182,6 @@ pub(crate) struct Parked {
     pub(crate) redelivery: Redelivery,
     /// Rows handed to the store so far. The store makes them durable in this order.
     pub(crate) rows_handed_over: u64,
-    /// The number of these rows that are durable.
     pub(crate) rows_durable: u64,
     /// Nothing may be claimed before this many rows are durable: the last of them precede rows that
     /// are already in the table.
@@ -240,7 +239,6 @@ pub(crate) enum Redelivery {
 }
 
 impl Lane {
-    /// Creates the lane of a key.
     pub(crate) fn listed(topic: Topic, ordering_key: &str) -> Self {
         Self { ordering_key: ordering_key.into(), listed: true, ..Self::loose(topic) }
     }

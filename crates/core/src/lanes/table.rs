@@ -39,7 +39,6 @@ impl LaneTable {
         (0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)).map(LaneId)
     }
 
-    /// The lane of a key, if there is one.
     pub(crate) fn find(&self, topic: &Topic, ordering_key: &str) -> Option<LaneId> {
         self.find_hashed(self.hash(topic, ordering_key), topic, ordering_key)
     }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use crate::failure::PublishFailure;
 use crate::lanes::lane::{Batch, Row};
 
-/// The rows of one topic.
 #[derive(Debug)]
 pub(crate) struct UndecidedRows {
     pub(crate) rows: Vec<Undecided>,

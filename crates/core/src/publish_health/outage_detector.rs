@@ -21,7 +21,6 @@ pub(super) struct OutageDetector {
     failures: u32,
     last_failure: Option<Instant>,
     intervals: SuccessIntervals,
-    /// The number of outstanding requests.
     outstanding: usize,
     /// The time since which no reply has arrived although a request is outstanding.
     silent_since: Option<Instant>,
@@ -90,7 +89,6 @@ impl OutageDetector {
         self.intervals.note_healthy_key_failure();
     }
 
-    /// The current success interval.
     pub(super) const fn interval(&self) -> Interval {
         self.intervals.current()
     }

@@ -39,7 +39,6 @@ impl SuccessIntervals {
         self.newest_stored.is_some_and(|newest| newest > moment)
     }
 
-    /// The current interval.
     pub(super) const fn current(&self) -> Interval {
         self.current
     }

@@ -59,7 +59,7 @@ impl Attributes {
     }
 
     /// Collects the attributes of a row. Returns a fault if Pub/Sub would refuse them.
-    pub(crate) fn collect(&mut self, row: &RowView<'_>) -> Result<Option<Fault>, RouteError> {
+    pub(crate) fn collect(&mut self, row: &RowView<'_, '_>) -> Result<Option<Fault>, RouteError> {
         let Self { style, replay_id, system_identifier, position, entries } = self;
         entries.clear();
         match style {
@@ -132,7 +132,7 @@ impl Entries {
         self.headers_left_out = 0;
     }
 
-    fn add_default(&mut self, row: &RowView<'_>) -> Result<(), RouteError> {
+    fn add_default(&mut self, row: &RowView<'_, '_>) -> Result<(), RouteError> {
         const NAMES: [(&str, Field); 6] = [
             (name::EVENT_ID, Field::Id),
             (name::EVENT_TYPE, Field::EventType),
@@ -150,7 +150,7 @@ impl Entries {
         self.add_time(name::OCCURRED_AT, row)
     }
 
-    fn add_cloud_events(&mut self, row: &RowView<'_>, source: &str) -> Result<(), RouteError> {
+    fn add_cloud_events(&mut self, row: &RowView<'_, '_>, source: &str) -> Result<(), RouteError> {
         // CloudEvents 1.0, Pub/Sub protocol binding, binary mode.
         self.add(cloudevents::SPEC_VERSION, "1.0");
         // Fields without a CloudEvents name keep the default name, because a consumer orders by the
@@ -181,7 +181,7 @@ impl Entries {
         Ok(())
     }
 
-    fn add_time(&mut self, key: &str, row: &RowView<'_>) -> Result<(), RouteError> {
+    fn add_time(&mut self, key: &str, row: &RowView<'_, '_>) -> Result<(), RouteError> {
         let Some(value) = row.text(Field::OccurredAt)? else { return Ok(()) };
         match row.occurred_at_is_timestamp().then(|| rfc3339(value.as_bytes())).flatten() {
             Some(rfc) => self.add_bytes(key, &rfc),

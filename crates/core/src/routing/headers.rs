@@ -9,7 +9,6 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Deserializer;
 
-/// The whitespace of JSON.
 const WHITESPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// The members by name, with the JSON text of each value. `null` has no members. Of equal names the

@@ -35,7 +35,7 @@ pub(crate) struct LeftOut {
 
 impl LeftOut {
     /// Finds the parts that the row's message has to omit.
-    pub(crate) fn of(row: &RowView<'_>) -> Self {
+    pub(crate) fn of(row: &RowView<'_, '_>) -> Self {
         match row.may_lack_values() {
             true => Self::of_large(row),
             false => Self::default(),
@@ -43,7 +43,7 @@ impl LeftOut {
     }
 
     #[cold]
-    fn of_large(row: &RowView<'_>) -> Self {
+    fn of_large(row: &RowView<'_, '_>) -> Self {
         let mut left_out = Self::default();
         for (place, column) in row.picked.iter().enumerate() {
             if let Some(Column::TooLarge { bytes }) = column {
@@ -53,7 +53,7 @@ impl LeftOut {
         left_out
     }
 
-    fn add(&mut self, row: &RowView<'_>, place: usize, bytes: usize) {
+    fn add(&mut self, row: &RowView<'_, '_>, place: usize, bytes: usize) {
         let layout = row.layout;
         let is_in = |parts: &[Part]| parts.contains(&Part::Place(place));
         let is_payload = layout.fields[Field::Payload.place()] == place;

@@ -86,13 +86,15 @@ pub struct Router {
 
 /// A message, and the reason for which Pub/Sub would refuse it.
 #[derive(Debug)]
-pub struct Routed {
+pub struct Routed<'a> {
     /// The message as it would be published.
     pub message: Message,
     /// The reason why the message can never be published, if there is one.
     pub fault: Option<Fault>,
     /// Headers that were dropped because their names are reserved for the relay.
     pub headers_left_out: usize,
+    /// The event type of the row, empty if the row has none.
+    pub event_type: &'a str,
 }
 
 impl Router {
@@ -143,13 +145,15 @@ impl Router {
     /// # Errors
     ///
     /// The row cannot be read. Nothing may be confirmed past it.
-    pub fn route(&mut self, insert: &Insert<'_>) -> Result<Routed, RouteError> {
+    pub fn route<'a>(&mut self, insert: &'a Insert<'a>) -> Result<Routed<'a>, RouteError> {
         let index = self.layout_of(insert.relation)?;
-        if let Some(message) = self.edited(insert, index)? {
-            return Ok(Routed { message, fault: None, headers_left_out: 0 });
-        }
+        let edited = self.edited(insert, index)?;
         let layout = &self.layouts[index];
         let row = RowView::of(insert, layout, &self.config.columns);
+        let event_type = row.text(Field::EventType)?.unwrap_or_default();
+        if let Some(message) = edited {
+            return Ok(Routed { message, fault: None, headers_left_out: 0, event_type });
+        }
 
         let mut left_out = LeftOut::of(&row);
         expand(&layout.topic, &row, &mut self.topic)?;
@@ -187,7 +191,7 @@ impl Router {
             .or_else(|| (!is_named).then(|| Fault::Topic { name: message.topic().to_string() }))
             .or_else(|| fault_of_id(given_id));
         let headers_left_out = self.attributes.headers_left_out();
-        Ok(Routed { message, fault, headers_left_out })
+        Ok(Routed { message, fault, headers_left_out, event_type })
     }
 
     /// The edited message that replaces the row's own message. `dispatch edit` has already checked
@@ -239,18 +243,6 @@ impl Router {
         let layout = &self.layouts[index];
         let row = RowView::of(insert, layout, &self.config.columns);
         Ok(row.text(Field::Id)?.unwrap_or_default())
-    }
-
-    /// The event type of a row, empty if the row has none.
-    ///
-    /// # Errors
-    ///
-    /// The row cannot be read. Nothing may be confirmed past it.
-    pub fn event_type<'a>(&'a mut self, insert: &'a Insert<'a>) -> Result<&'a str, RouteError> {
-        let index = self.layout_of(insert.relation)?;
-        let layout = &self.layouts[index];
-        let row = RowView::of(insert, layout, &self.config.columns);
-        Ok(row.text(Field::EventType)?.unwrap_or_default())
     }
 
     fn layout_of(&mut self, relation: &Relation) -> Result<usize, RouteError> {
@@ -350,7 +342,7 @@ fn fault_of_id(event_id: Option<&str>) -> Option<Fault> {
     }
 }
 
-fn expand(parts: &[Part], row: &RowView<'_>, out: &mut String) -> Result<(), RouteError> {
+fn expand(parts: &[Part], row: &RowView<'_, '_>, out: &mut String) -> Result<(), RouteError> {
     out.clear();
     for part in parts {
         match part {

@@ -20,15 +20,15 @@ const HEADERS_BYTES_MAX: usize = 1 << 20;
 const EVENT_ID_BYTES_MAX: usize = 128;
 
 /// The wanted columns of one row.
-pub(crate) struct RowView<'a> {
+pub(crate) struct RowView<'a, 'r> {
     pub(crate) picked: [Option<Column<'a>>; PLACES],
-    pub(crate) layout: &'a Layout,
+    pub(crate) layout: &'r Layout,
     pub(crate) insert: &'a Insert<'a>,
-    pub(crate) names: &'a ColumnNames,
+    pub(crate) names: &'r ColumnNames,
 }
 
-impl<'a> RowView<'a> {
-    pub(crate) fn of(insert: &'a Insert<'a>, layout: &'a Layout, names: &'a ColumnNames) -> Self {
+impl<'a, 'r> RowView<'a, 'r> {
+    pub(crate) fn of(insert: &'a Insert<'a>, layout: &'r Layout, names: &'r ColumnNames) -> Self {
         let mut picked = insert.tuple.pick(&layout.places);
         if insert.tuple.encoded_bytes() > FIELD_BYTES_MAX {
             mark_too_large(&mut picked, layout);

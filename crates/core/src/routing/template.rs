@@ -6,7 +6,6 @@ use std::fmt;
 /// short.
 pub(crate) const TEMPLATE_COLUMNS_MAX: usize = 7;
 
-/// The start of a topic name with a project.
 const FULL_NAME_START: &str = "projects/";
 
 /// A topic or ordering-key template.

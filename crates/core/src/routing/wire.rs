@@ -14,9 +14,7 @@ pub(crate) const MESSAGE_DATA: u8 = 1;
 pub(crate) const MESSAGE_ATTRIBUTES: u8 = 2;
 /// `PubsubMessage.ordering_key`.
 pub(crate) const MESSAGE_ORDERING_KEY: u8 = 5;
-/// Key of a map entry.
 pub(crate) const ENTRY_KEY: u8 = 1;
-/// Value of a map entry.
 pub(crate) const ENTRY_VALUE: u8 = 2;
 
 /// Converts an offset within a message buffer. Postgres limits rows far below 4 GiB.

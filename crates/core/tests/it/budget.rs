@@ -119,7 +119,6 @@ fn less_is_scarce_when_more_is_held_beside_the_rows() {
     assert!(budget.failing_share().is_some() && budget.has_room(), "before nothing is read");
 }
 
-/// Fills a budget with rows and returns their number.
 fn fill(budget: &mut Budget) -> usize {
     while budget.has_room() {
         budget.take(0);

@@ -77,7 +77,7 @@ impl Table {
     }
 
     /// Describes the table and sends one row with text columns.
-    fn row(&mut self, columns: &[(&str, Option<&str>)]) -> Routed {
+    fn row(&mut self, columns: &[(&str, Option<&str>)]) -> Routed<'static> {
         let columns: Vec<_> = columns
             .iter()
             .map(|(name, value)| {
@@ -89,7 +89,7 @@ impl Table {
     }
 
     /// Describes the table and sends one row with any column types and values.
-    fn sent(&mut self, columns: &[(&str, u32, Column<'_>)]) -> Routed {
+    fn sent(&mut self, columns: &[(&str, u32, Column<'_>)]) -> Routed<'static> {
         let described: Vec<_> = columns
             .iter()
             .map(|(name, type_oid, _)| RelationColumn {
@@ -107,13 +107,14 @@ impl Table {
         let Change::Insert(insert) = self.decoder.decode(&sent).unwrap() else {
             panic!("an insert was encoded");
         };
-        let routed = self.router.route(&insert).unwrap();
-        assert_eq!(self.router.event_id(&insert), Ok(routed.message.event_id()));
-        routed
+        let Routed { message, fault, headers_left_out, event_type: _ } =
+            self.router.route(&insert).unwrap();
+        assert_eq!(self.router.event_id(&insert), Ok(message.event_id()));
+        Routed { message, fault, headers_left_out, event_type: "" }
     }
 }
 
-fn attributes(routed: &Routed) -> BTreeMap<&str, &str> {
+fn attributes<'a>(routed: &'a Routed<'_>) -> BTreeMap<&'a str, &'a str> {
     routed.message.attributes().collect()
 }
 

@@ -39,7 +39,6 @@ pub(crate) fn ack_deadline(seconds: i32) -> Result<Duration, Status> {
     }
 }
 
-/// The answer to a change.
 pub(crate) enum Answer {
     /// The change is done. With exactly-once delivery, holds the confirmation.
     Done(Option<Confirmation>),

@@ -27,7 +27,6 @@ pub(crate) struct Consumer {
     pub(crate) properties: SubscriptionProperties,
 }
 
-/// The request of a consumer that opens.
 pub(crate) struct ConsumerRequest<'a> {
     pub(crate) call: Call,
     pub(crate) subscription: &'a str,

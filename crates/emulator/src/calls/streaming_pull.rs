@@ -94,9 +94,7 @@ fn stream_deadline(request: &StreamingPullRequest) -> Result<Option<Duration>, S
     }
 }
 
-/// The end of a stream.
 enum End {
-    /// The client is gone.
     Gone,
     Status(Status),
 }

@@ -8,16 +8,13 @@ use tonic::Code;
 use crate::faults::fault::{AckFailure, Call, Effect, Fault};
 use crate::wire::limits;
 
-/// The id of an active fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FaultId(pub u64);
 
 /// An active fault and its hits.
 #[derive(Debug, Clone)]
 pub struct FaultReport {
-    /// The fault's id.
     pub id: FaultId,
-    /// The fault as it was set.
     pub fault: Fault,
     /// The number of calls that the fault has affected.
     pub hits: u64,

@@ -7,7 +7,6 @@ use tonic::Code;
 /// The kind of call that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// A Publish request.
     Publish,
     /// A Pull request, when it arrives.
     Pull,
@@ -82,7 +81,6 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Returns whether this effect is possible for the call.
     pub(crate) fn is_possible_for(self, call: Call) -> bool {
         match self {
             Self::Reject(_) | Self::HoldBefore | Self::Delay(_) | Self::BlackHole => true,
@@ -99,13 +97,11 @@ impl Effect {
 /// with many messages, a condition on a message matches if any message meets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The kind of call.
     pub call: Call,
     /// The full name of the topic, or its last part.
     pub topic: Option<String>,
     /// The full name of the subscription, or its last part.
     pub subscription: Option<String>,
-    /// The ordering key of a message.
     pub ordering_key: Option<String>,
     /// The attributes. Each must be present in some message.
     pub attributes: Vec<(String, String)>,

@@ -11,7 +11,6 @@ use crate::wire::codes::{error_code, name_of};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fault {text:?}: {}", problems.join("; "))]
 pub struct FaultSyntaxError {
-    /// The text as given.
     pub text: String,
     /// The problems, in the order of the text.
     pub problems: Vec<String>,

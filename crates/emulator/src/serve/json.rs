@@ -7,193 +7,120 @@ use proto::seek_request::Target;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct Topic {
-    name: String,
-    labels: BTreeMap<String, String>,
-    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
-    message_retention_duration: Option<prost_types::Duration>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message_storage_policy: Option<MessageStoragePolicy>,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct MessageStoragePolicy {
-    allowed_persistence_regions: Vec<String>,
-    enforce_in_transit: bool,
-}
-
-impl From<Topic> for proto::Topic {
-    fn from(json: Topic) -> Self {
-        let storage = json.message_storage_policy.map(|policy| proto::MessageStoragePolicy {
-            allowed_persistence_regions: policy.allowed_persistence_regions,
-            enforce_in_transit: policy.enforce_in_transit,
-        });
-        Self {
-            name: json.name,
-            labels: json.labels,
-            message_storage_policy: storage,
-            message_retention_duration: json.message_retention_duration,
-            ..Default::default()
+/// Declares the JSON form of a message of the API: its fields, those that are text such as `600s`,
+/// messages inside, and values that only the service sets.
+macro_rules! json_form {
+    (
+        $(#[$meta:meta])* $vis:vis $name:ident {
+            $($(#[$attribute:meta])* $plain:ident: $type:ty,)*
+            $(; text $($text:ident: $parsed:ty,)*)?
+            $(; inner $($inner:ident: $form:ty,)*)?
+            $(; constant $constant:ident = $value:literal)?
         }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Default, Serialize, Deserialize)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+        $vis struct $name {
+            $($(#[$attribute])* $plain: $type,)*
+            $($(
+                #[serde(with = "text", skip_serializing_if = "Option::is_none")]
+                $text: Option<$parsed>,
+            )*)?
+            $($(
+                #[serde(skip_serializing_if = "Option::is_none")]
+                $inner: Option<$form>,
+            )*)?
+            $(#[serde(skip_deserializing)] $constant: &'static str,)?
+        }
+
+        impl From<$name> for proto::$name {
+            fn from(json: $name) -> Self {
+                let mut message = <Self as Default>::default();
+                $(message.$plain = json.$plain;)*
+                $($(message.$text = json.$text;)*)?
+                $($(message.$inner = json.$inner.map(Into::into);)*)?
+                message
+            }
+        }
+
+        impl From<proto::$name> for $name {
+            fn from(message: proto::$name) -> Self {
+                Self {
+                    $($plain: message.$plain,)*
+                    $($($text: message.$text,)*)?
+                    $($($inner: message.$inner.map(Into::into),)*)?
+                    $($constant: $value,)?
+                }
+            }
+        }
+    };
+}
+
+json_form! {
+    pub(super) Topic {
+        name: String,
+        labels: BTreeMap<String, String>,
+        ; text message_retention_duration: prost_types::Duration,
+        ; inner message_storage_policy: MessageStoragePolicy,
     }
 }
 
-impl From<proto::Topic> for Topic {
-    fn from(topic: proto::Topic) -> Self {
-        let storage = topic.message_storage_policy.map(|policy| MessageStoragePolicy {
-            allowed_persistence_regions: policy.allowed_persistence_regions,
-            enforce_in_transit: policy.enforce_in_transit,
-        });
-        Self {
-            message_storage_policy: storage,
-            name: topic.name,
-            labels: topic.labels,
-            message_retention_duration: topic.message_retention_duration,
-        }
+json_form! {
+    MessageStoragePolicy {
+        allowed_persistence_regions: Vec<String>,
+        enforce_in_transit: bool,
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-#[expect(clippy::struct_excessive_bools, reason = "these are the resource's fields")]
-pub(super) struct Subscription {
-    name: String,
-    topic: String,
-    ack_deadline_seconds: i32,
-    retain_acked_messages: bool,
-    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
-    message_retention_duration: Option<prost_types::Duration>,
-    labels: BTreeMap<String, String>,
-    enable_message_ordering: bool,
-    enable_exactly_once_delivery: bool,
-    filter: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expiration_policy: Option<ExpirationPolicy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dead_letter_policy: Option<DeadLetterPolicy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_policy: Option<RetryPolicy>,
-    /// Set by the service only.
-    #[serde(skip_deserializing)]
-    state: &'static str,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct ExpirationPolicy {
-    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
-    ttl: Option<prost_types::Duration>,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct DeadLetterPolicy {
-    dead_letter_topic: String,
-    max_delivery_attempts: i32,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct RetryPolicy {
-    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
-    minimum_backoff: Option<prost_types::Duration>,
-    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
-    maximum_backoff: Option<prost_types::Duration>,
-}
-
-impl From<Subscription> for proto::Subscription {
-    fn from(json: Subscription) -> Self {
-        let dead_letter_policy = json.dead_letter_policy.map(|policy| proto::DeadLetterPolicy {
-            dead_letter_topic: policy.dead_letter_topic,
-            max_delivery_attempts: policy.max_delivery_attempts,
-        });
-        let retry_policy = json.retry_policy.map(|policy| proto::RetryPolicy {
-            minimum_backoff: policy.minimum_backoff,
-            maximum_backoff: policy.maximum_backoff,
-        });
-        Self {
-            name: json.name,
-            topic: json.topic,
-            ack_deadline_seconds: json.ack_deadline_seconds,
-            retain_acked_messages: json.retain_acked_messages,
-            message_retention_duration: json.message_retention_duration,
-            labels: json.labels,
-            enable_message_ordering: json.enable_message_ordering,
-            enable_exactly_once_delivery: json.enable_exactly_once_delivery,
-            filter: json.filter,
-            expiration_policy: json
-                .expiration_policy
-                .map(|policy| proto::ExpirationPolicy { ttl: policy.ttl }),
-            dead_letter_policy,
-            retry_policy,
-            ..Default::default()
-        }
+json_form! {
+    #[expect(clippy::struct_excessive_bools, reason = "these are the resource's fields")]
+    pub(super) Subscription {
+        name: String,
+        topic: String,
+        ack_deadline_seconds: i32,
+        retain_acked_messages: bool,
+        labels: BTreeMap<String, String>,
+        enable_message_ordering: bool,
+        enable_exactly_once_delivery: bool,
+        filter: String,
+        ; text message_retention_duration: prost_types::Duration,
+        ; inner
+            expiration_policy: ExpirationPolicy,
+            dead_letter_policy: DeadLetterPolicy,
+            retry_policy: RetryPolicy,
+        ; constant state = "ACTIVE"
     }
 }
 
-impl From<proto::Subscription> for Subscription {
-    fn from(subscription: proto::Subscription) -> Self {
-        let dead_letter_policy = subscription.dead_letter_policy.map(|policy| DeadLetterPolicy {
-            dead_letter_topic: policy.dead_letter_topic,
-            max_delivery_attempts: policy.max_delivery_attempts,
-        });
-        let retry_policy = subscription.retry_policy.map(|policy| RetryPolicy {
-            minimum_backoff: policy.minimum_backoff,
-            maximum_backoff: policy.maximum_backoff,
-        });
-        Self {
-            name: subscription.name,
-            topic: subscription.topic,
-            ack_deadline_seconds: subscription.ack_deadline_seconds,
-            retain_acked_messages: subscription.retain_acked_messages,
-            message_retention_duration: subscription.message_retention_duration,
-            labels: subscription.labels,
-            enable_message_ordering: subscription.enable_message_ordering,
-            enable_exactly_once_delivery: subscription.enable_exactly_once_delivery,
-            filter: subscription.filter,
-            expiration_policy: subscription
-                .expiration_policy
-                .map(|policy| ExpirationPolicy { ttl: policy.ttl }),
-            dead_letter_policy,
-            retry_policy,
-            state: "ACTIVE",
-        }
+json_form! {
+    ExpirationPolicy {
+        ; text ttl: prost_types::Duration,
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct Snapshot {
-    name: String,
-    #[serde(skip_deserializing)]
-    topic: String,
-    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
-    expire_time: Option<prost_types::Timestamp>,
-    labels: BTreeMap<String, String>,
-}
-
-impl From<Snapshot> for proto::Snapshot {
-    fn from(json: Snapshot) -> Self {
-        Self {
-            name: json.name,
-            topic: json.topic,
-            expire_time: json.expire_time,
-            labels: json.labels,
-        }
+json_form! {
+    DeadLetterPolicy {
+        dead_letter_topic: String,
+        max_delivery_attempts: i32,
     }
 }
 
-impl From<proto::Snapshot> for Snapshot {
-    fn from(snapshot: proto::Snapshot) -> Self {
-        Self {
-            name: snapshot.name,
-            topic: snapshot.topic,
-            expire_time: snapshot.expire_time,
-            labels: snapshot.labels,
-        }
+json_form! {
+    RetryPolicy {
+        ; text
+            minimum_backoff: prost_types::Duration,
+            maximum_backoff: prost_types::Duration,
+    }
+}
+
+json_form! {
+    pub(super) Snapshot {
+        name: String,
+        #[serde(skip_deserializing)]
+        topic: String,
+        labels: BTreeMap<String, String>,
+        ; text expire_time: prost_types::Timestamp,
     }
 }
 

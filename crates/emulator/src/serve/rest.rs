@@ -183,7 +183,6 @@ fn snapshot(broker: &mut Broker, method: &Method, name: String, body: &[u8]) -> 
     })
 }
 
-/// Answers with a page of a project's resources.
 fn list(broker: &mut Broker, method: &Method, project: &str, what: &str, paging: Paging) -> Answer {
     let Paging { page_size, page_token } = paging;
     let project = project.to_owned();

@@ -213,7 +213,6 @@ async fn is_http2(socket: &TcpStream) -> bool {
 
 type Call = Pin<Box<dyn Future<Output = Option<InFlight>> + Send>>;
 
-/// A connection and the calls on it.
 struct Calls<S> {
     emulator: Emulator,
     connection: Connection<S, Bytes>,

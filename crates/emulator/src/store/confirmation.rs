@@ -22,7 +22,6 @@ impl Confirmation {
         list.push(ack_id.to_owned());
     }
 
-    /// Creates a confirmation with the same result for all ids.
     pub(crate) fn of_all(ack_ids: &[String], outcome: Result<(), AckFailure>) -> Self {
         let mut confirmation = Self::default();
         ack_ids.iter().for_each(|id| confirmation.add(id, outcome));

@@ -44,7 +44,6 @@ impl StoredMessage {
         std::str::from_utf8(&self.ordering_key).unwrap_or_default()
     }
 
-    /// Returns the payload.
     #[must_use]
     pub fn data(&self) -> Bytes {
         self.body.slice_ref(limits::data(&self.body))
@@ -56,7 +55,6 @@ impl StoredMessage {
         limits::attributes(&self.body)
     }
 
-    /// Returns one attribute.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         limits::attribute(&self.body, name)

@@ -206,7 +206,6 @@ fn attempts_max(attempts: i32) -> Result<i32, Status> {
     }
 }
 
-/// The result of a change.
 #[derive(Debug)]
 pub(crate) struct LeaseChangeResult {
     /// The number of changed messages.

@@ -137,7 +137,6 @@ impl FrameHeader {
     }
 }
 
-/// Decodes a request.
 pub(crate) fn decode<T: Message + Default>(frame: &Bytes) -> Result<T, Status> {
     T::decode(frame.clone()).map_err(|error| {
         Status::invalid_argument(format!("the request is not a well-formed message: {error}"))

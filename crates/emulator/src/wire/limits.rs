@@ -86,7 +86,6 @@ pub(crate) fn attribute<'a>(message: &'a [u8], name: &str) -> Option<&'a str> {
     attributes(message).into_iter().rev().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// Returns the payload of a message.
 pub(crate) fn data(message: &[u8]) -> &[u8] {
     let mut data: &[u8] = &[];
     for field in Fields::of(message) {

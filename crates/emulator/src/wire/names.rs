@@ -2,17 +2,14 @@
 
 use tonic::Status;
 
-/// Checks a topic's full name.
 pub(crate) fn check_topic(name: &str) -> Result<(), Status> {
     check(name, "topics", "topic")
 }
 
-/// Checks a subscription's full name.
 pub(crate) fn check_subscription(name: &str) -> Result<(), Status> {
     check(name, "subscriptions", "subscription")
 }
 
-/// Checks a snapshot's full name.
 pub(crate) fn check_snapshot(name: &str) -> Result<(), Status> {
     check(name, "snapshots", "snapshot")
 }
@@ -33,7 +30,6 @@ pub(crate) fn project_of(name: &str) -> &str {
     project.unwrap_or(name)
 }
 
-/// Returns whether a checked name belongs to the project.
 pub(crate) fn belongs_to(name: &str, project: &str) -> bool {
     name.strip_prefix(project).is_some_and(|rest| rest.starts_with('/'))
 }

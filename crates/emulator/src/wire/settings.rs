@@ -61,7 +61,6 @@ pub(crate) fn retention(duration: prost_types::Duration) -> Result<Duration, Sta
     }
 }
 
-/// Checks the labels of a resource.
 pub(crate) fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Status> {
     if labels.len() > LABELS_MAX {
         return Err(Status::invalid_argument(format!(

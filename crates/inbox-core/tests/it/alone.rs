@@ -20,7 +20,6 @@ struct InboxDatabase {
     began: Instant,
     now: Instant,
     sick: BTreeSet<Name>,
-    /// The key of each message that has one.
     keys: BTreeMap<Name, String>,
     /// Keys that have a stored event. Later events of such a key are stored without an attempt.
     held: BTreeSet<String>,

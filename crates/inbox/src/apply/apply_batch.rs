@@ -15,15 +15,15 @@ use walrelay_pg_client::{
     ConnectConfig, NO_TRANSACTION_TIMEOUT, SCHEMA, SqlClient, SqlText, connect_shared, sql,
 };
 
+use crate::access::refuse_hidden_writes;
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
 use crate::apply::handler_kind::Kind;
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::error::InboxError;
 use crate::event::Event;
-use crate::operator::admin::refuse_hidden_writes;
-use crate::operator::pending_counts::{COUNTED_MAX, STUCK, STUCK_COUNTED, WAITING, Waiting, stuck};
-use crate::operator::unfinished_rebuild::UnfinishedRebuild;
+use crate::pending_counts::{COUNTED_MAX, STUCK, STUCK_COUNTED, WAITING, Waiting, stuck};
+use crate::unfinished_rebuild::UnfinishedRebuild;
 
 /// The time to wait beyond the server's own time-out. After that the connection is dead, and the
 /// commit is unknown.
@@ -103,7 +103,6 @@ impl Applied {
         Self { result: known.unwrap_or("other"), error_code, event_id: None }
     }
 
-    /// Adds the id of a stored event.
     pub(crate) fn stored(self, event_id: String) -> Self {
         Self { event_id: Some(event_id), ..self }
     }

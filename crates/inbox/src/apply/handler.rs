@@ -175,7 +175,6 @@ impl From<tokio_postgres::Error> for RunError {
 /// The result of running a handler.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// One verdict for each event.
     pub(crate) verdicts: Vec<Verdict>,
     /// The first error about something that an event needs, for example a missing table.
     lacking: Option<(HandlerError, Failure)>,

@@ -15,7 +15,6 @@ use crate::trace::TraceEnd;
 /// A transaction with its connection, which the loop uses again.
 pub(crate) type Job = Pin<Box<dyn Future<Output = (Connection, JobResult)> + Send>>;
 
-/// The result of a job.
 pub(crate) enum JobResult {
     Batch {
         id: BatchId,

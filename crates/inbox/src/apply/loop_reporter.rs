@@ -15,9 +15,9 @@ use crate::apply::subscription_check::TopicState;
 use crate::event::Event;
 use crate::health::{Health, HeldTotals};
 use crate::metrics::{Metrics, ROWS_DEAD, ROWS_RETRYING};
-use crate::operator::pending_counts::Waiting;
-use crate::operator::unfinished_rebuild::UnfinishedRebuild;
+use crate::pending_counts::Waiting;
 use crate::trace::{TraceEnd, Tracer};
+use crate::unfinished_rebuild::UnfinishedRebuild;
 
 /// An outage shorter than this is not reported, because a broken connection is usually back by
 /// then.
@@ -195,7 +195,6 @@ impl Observed {
         }
     }
 
-    /// Publishes an unfinished rebuild.
     pub(crate) fn note_rebuild(&self, rebuild: Option<&UnfinishedRebuild>) {
         self.metrics.rebuild_seconds.set(rebuild.map_or(0.0, |it| it.seconds.max(1.0)));
         let report = rebuild.map(UnfinishedRebuild::report);
@@ -234,7 +233,6 @@ impl Observed {
         self.outage.over();
     }
 
-    /// Notes that a batch has committed.
     pub(crate) fn note_committed(&mut self, applied: &[Applied]) {
         // A batch that only stored events, to free capacity, does not prove that the handler works.
         if applied.iter().any(|it| it.is_new() || matches!(it.result, "duplicate" | "discarded")) {

@@ -53,7 +53,6 @@ impl Debounce {
     }
 }
 
-/// A rate limit for log messages of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct LogRateLimit {
     second: Option<Instant>,

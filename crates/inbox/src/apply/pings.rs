@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The times of pings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PingTimes {
     /// The interval of pings, also on a busy stream.
@@ -28,7 +27,6 @@ impl PingTimes {
 /// The wait before a ping for which the stream had no capacity is sent again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The pings on one stream.
 #[derive(Debug)]
 pub(crate) struct Pings {
     times: PingTimes,

@@ -10,9 +10,9 @@ use walrelay_pubsub::Subscriber;
 use crate::apply::apply_batch::Connection;
 use crate::apply::apply_error::ApplyError;
 use crate::error::InboxError;
+use crate::idle_keys::{IdleKeysStep, delete_idle_keys};
 use crate::metrics::Metrics;
-use crate::operator::admin::{PruneStep, prune_step};
-use crate::operator::idle_keys::{IdleKeysStep, delete_idle_keys};
+use crate::prune::{PruneStep, prune_step};
 use crate::retention::{IdleKeys, InboxRetention, redelivery_window_with_dead_letters};
 
 /// The time limit of a step.
@@ -27,7 +27,6 @@ pub(crate) struct PruneOrder {
     pub(crate) retention: InboxRetention,
 }
 
-/// The end of a step.
 #[derive(Debug)]
 pub(crate) struct PruneStepEnd {
     /// `None` if nothing may be deleted while a rebuild is unfinished.

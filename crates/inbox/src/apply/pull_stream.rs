@@ -50,24 +50,19 @@ enum OwnHalf {
 /// The responses that the loop can take from the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Any response.
     Responses,
     /// No response, because the consumer has no capacity.
     Nothing,
 }
 
-/// An event on the stream.
 #[derive(Debug)]
 pub(crate) enum StreamEvent {
-    /// A response.
     Response(Box<Delivered>),
-    /// The end of the stream.
     Ended(StreamEnd),
     /// The stream has capacity for queued requests.
     Room,
 }
 
-/// The end of a stream.
 #[derive(Debug)]
 pub(crate) enum StreamEnd {
     /// The service announced the end, after all that it had sent.
@@ -361,7 +356,6 @@ impl StreamEnd {
         }
     }
 
-    /// Returns the status of the end.
     pub(crate) fn status(self) -> Status {
         match self {
             Self::Announced(status) | Self::Broken(status) => status,

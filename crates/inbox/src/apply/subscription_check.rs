@@ -8,19 +8,15 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep_until};
 use walrelay_pubsub::{DELETED_TOPIC, PubsubError, Subscriber};
 
-/// The interval of the checks.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
 
 /// Whether the topic of a subscription exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TopicState {
-    /// The topic exists.
     Exists,
-    /// The topic was deleted.
     Deleted,
 }
 
-/// The periodic check of the subscription.
 pub(crate) struct SubscriptionCheck {
     subscriber: Subscriber,
     subscription: String,

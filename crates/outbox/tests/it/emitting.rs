@@ -8,7 +8,6 @@ use walrelay_testkit::postgres::{TestClient, TestDatabase};
 const APP_OUTBOX: &str = include_str!("../../../../migrations/0001_app_outbox.sql");
 const PRODUCER: &str = include_str!("../../../../migrations/0003_producer.sql");
 
-/// The payload types, each with the text of a payload.
 const PAYLOAD_TYPES: [(&str, &str); 4] = [
     ("jsonb", "payload::text"),
     ("json", "payload::text"),
@@ -16,7 +15,6 @@ const PAYLOAD_TYPES: [(&str, &str); 4] = [
     ("bytea", "convert_from(payload, 'UTF8')"),
 ];
 
-/// The end of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Commit,
@@ -97,7 +95,6 @@ fn sqlx_code(error: sqlx::Error) -> String {
     error.code().expect("a SQLSTATE").into_owned()
 }
 
-/// Creates an outbox with payloads of this type.
 async fn create_outbox(database: &TestDatabase, payload_type: &str) -> TestClient {
     let session = database.connect().await;
     let declared = "payload        jsonb";

@@ -79,7 +79,6 @@ pub(crate) enum Encryption {
     VerifyFull(RootSource),
 }
 
-/// The source of the root certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RootSource {
     /// The public authorities that are compiled in.

@@ -33,7 +33,6 @@ fn keepalive(lsn: u64) -> Keepalive {
     Keepalive { wal_end: Lsn::new(lsn), sent_at, reply_requested: false }
 }
 
-/// A keepalive that requests an answer.
 fn request(lsn: u64) -> Keepalive {
     Keepalive { reply_requested: true, ..keepalive(lsn) }
 }

@@ -88,7 +88,6 @@ fn delete(old: &[&[u8]]) -> Vec<u8> {
     [b"D\x00\x00\x40\x05".as_slice(), &old.concat()].concat()
 }
 
-/// Creates a decoder that has decoded these messages.
 fn after(messages: &[&[&[u8]]]) -> Decoder {
     let mut decoder = Decoder::new();
     for message in messages {

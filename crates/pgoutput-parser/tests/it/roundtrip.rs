@@ -37,7 +37,6 @@ fn relation_column() -> impl Strategy<Value = RelationColumn> {
     )
 }
 
-/// A table's columns, and rows with one value per column.
 fn table() -> impl Strategy<Value = (Vec<RelationColumn>, Vec<Vec<Value>>)> {
     vec(relation_column(), 0..12).prop_flat_map(|columns| {
         let row = vec((any::<u8>(), vec(any::<u8>(), 0..40)), columns.len());

@@ -17,7 +17,6 @@ use crate::{Endpoint, Subscriber, is_announced_end};
 /// The end of a stream, after one response.
 #[derive(Debug, Clone, Copy)]
 enum Ends {
-    /// This status in the trailers.
     Trailers(u16),
     /// This status in the headers, and no response.
     Headers(u16),
@@ -25,7 +24,6 @@ enum Ends {
     NoStatus,
     /// RST_STREAM.
     Reset(Reason),
-    /// The connection is cut.
     Cut,
     /// A proxy's HTTP status, and no response.
     Http(u16),

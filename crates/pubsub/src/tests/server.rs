@@ -33,7 +33,6 @@ pub(super) enum Answer {
     IdsFor(String),
     /// Like `Ids`, in DATA frames of one byte.
     IdsInPieces,
-    /// These ids, for any request.
     TheseIds(Vec<String>),
     /// A body of this size.
     Bytes(usize),

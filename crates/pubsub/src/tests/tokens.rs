@@ -90,11 +90,8 @@ async fn missing_credentials_are_the_operators_and_a_hiccup_is_not() {
 /// The behaviour of credentials that are asked for a token.
 #[derive(Debug, Clone)]
 enum TokenBehaviour {
-    /// Return this token.
     Give(String),
-    /// Return the newest token.
     GiveNewest(Arc<AtomicUsize>),
-    /// Fail permanently.
     FailForEver,
     /// Wait for an endpoint that does not answer.
     Wait,

@@ -112,13 +112,11 @@ pub trait Database: Send {
 pub struct Positions {
     /// The position of the slot.
     pub confirmed_flush: Lsn,
-    /// The end of WAL.
     pub wal_end: Lsn,
     /// The amount of WAL that the server retains for a slot.
     pub retention: WalRetentionLimit,
 }
 
-/// The holder of the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The server process of the holder.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use walrelay_core::{
     Backoff, Behind, Budget, BudgetLimits, ConcurrencyLimits, ConcurrencyWindow, LanePolicy, Lanes,
     REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX, Random, RateLimit, ReplaySelection, Router,
-    RouterConfig, Topic, Tracker, WalBudget, WalBudgetLimit,
+    RouterConfig, SpillMode, Topic, Tracker, WalBudget, WalBudgetLimit,
 };
 use walrelay_outbox_store::{Outbox, ParkedKey, Shard, Store as _};
 use walrelay_pg_client::PgError;
@@ -44,7 +44,6 @@ pub struct SessionSettings {
     pub stream: StreamSettings,
     /// How a row becomes a message.
     pub router: RouterConfig,
-    /// The lane policy.
     pub lanes: LanePolicy,
     /// The one byte budget (I6).
     pub budget: BudgetLimits,
@@ -66,8 +65,20 @@ pub struct SessionSettings {
     pub waits_for: WaitsFor,
     /// The fix of a code for a shard, for the log and `/readyz`. Only the caller knows its own commands.
     pub fix_of: FixText,
-    /// The part of the stream that is published. `None` publishes everything, `Some` is a replay.
-    pub selection: Option<ReplaySelection>,
+    /// The use of the streamed rows.
+    pub purpose: Purpose,
+}
+
+/// The use that a session makes of the streamed rows.
+#[derive(Debug, Clone)]
+pub enum Purpose {
+    /// Publishes each row, and rows of dispatch state.
+    Publish,
+    /// Publishes the selected rows again.
+    Replay(ReplaySelection),
+    /// Publishes nothing, because another session publishes earlier rows. Near the WAL budget, each
+    /// row of the slot is recorded in dispatch state.
+    Record,
 }
 
 /// Returns the fix of a code, in words for an operator.
@@ -85,7 +96,6 @@ pub enum WaitsFor {
 }
 
 impl WaitsFor {
-    /// Returns the reaction to an error.
     #[must_use]
     pub fn action(self, error: &RelayError) -> Action {
         match (self, error.action()) {
@@ -122,7 +132,7 @@ impl SessionSettings {
             until,
             waits_for: WaitsFor::AllButALostSlot,
             fix_of: |_, _| String::new(),
-            selection: None,
+            purpose: Purpose::Publish,
         };
         if let Some(rate) = relay.rate {
             let largest = RateLimit::batch_messages(rate);
@@ -140,7 +150,6 @@ pub type SessionOf<C, P> = Session<
     <<C as Server>::Database as Database>::Store,
 >;
 
-/// The result of opening a session.
 #[derive(Debug)]
 pub enum OpenResult<S, D> {
     /// This relay holds the slot.
@@ -150,7 +159,6 @@ pub enum OpenResult<S, D> {
     Held(Holder, D, Option<String>),
 }
 
-/// The starting point of a session.
 #[derive(Debug, Clone)]
 pub struct SessionStart {
     /// The position of the slot and the end of WAL.
@@ -169,9 +177,7 @@ pub struct SessionStart {
 /// The inputs of a new session other than the server.
 #[derive(Debug)]
 pub struct Beginning<'a, P> {
-    /// The settings of the session.
     pub settings: &'a SessionSettings,
-    /// The publisher.
     pub publisher: P,
     /// The observer that the session reports to.
     pub observer: Observer,
@@ -230,11 +236,18 @@ pub async fn open<C: Server, P: Publisher>(
     let read = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
     let parked_keys = read.map_err(RelayError::Store)?;
     let ParkedKeyLoader { due, not_due, .. } = loading;
-    let source = match &settings.selection {
-        Some(selection) => Source::Replay(ReplayFilter::new(selection.clone())),
-        None => Source::Slot,
+    let recorder = DispatchWriter::new(store, settings.intervals);
+    let (source, recorder) = match &settings.purpose {
+        Purpose::Publish => (Source::Slot, recorder.reporting_to(observer.health())),
+        Purpose::Replay(selection) => {
+            let filter = ReplayFilter::new(selection.clone());
+            (Source::Replay(filter), recorder.reporting_to(observer.health()))
+        }
+        Purpose::Record => {
+            lanes.spill(SpillMode::Everything, Instant::now().into_std());
+            (Source::HeldSlot, recorder.recording_only())
+        }
     };
-    let recorder = DispatchWriter::new(store, settings.intervals).reporting_to(observer.health());
     let session = Session {
         frames,
         feedback,

@@ -70,7 +70,6 @@ struct Tally {
 pub(super) struct UnloggedDeadRows {
     /// The full topic name and the code. `None` for rows of several causes.
     pub(super) cause: Option<(Topic, FailureCode)>,
-    /// The number of rows.
     pub(super) rows: u64,
     /// The number of dead rows of all causes. `None` if no count was made since.
     pub(super) dead: Option<u64>,

@@ -54,11 +54,9 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The name of every phase.
     pub const NAMES: [&str; 7] =
         ["starting", "standby", "streaming", "reconnecting", "waiting", "ending", "draining"];
 
-    /// Returns the name of the phase.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -274,7 +272,6 @@ impl Health {
         self.0.pulse.progress(Instant::now());
     }
 
-    /// Sets the phase of the relay.
     pub fn set_phase(&self, phase: Phase) {
         self.beat();
         let mut state = self.state();
@@ -325,13 +322,11 @@ impl Health {
         true
     }
 
-    /// Returns whether there is such a problem.
     #[must_use]
     pub fn has(&self, problem: &Problem) -> bool {
         self.state().problems.contains_key(problem)
     }
 
-    /// Returns the current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.state().phase.clone()
@@ -402,7 +397,6 @@ impl Health {
         self.0.has_condition_change.load(Ordering::Acquire)
     }
 
-    /// Returns the condition if it differs from the noted one.
     #[must_use]
     pub fn condition_to_note(&self) -> Option<Condition> {
         self.0.has_condition_change.store(false, Ordering::Release);

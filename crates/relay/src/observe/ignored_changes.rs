@@ -14,18 +14,14 @@ use walrelay_pg_client::{QualifiedName, quote_identifier};
 /// A change other than the insert of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherChange {
-    /// A row was updated.
     Update,
-    /// A row was deleted.
     Delete,
-    /// The table was truncated.
     Truncate,
     /// A row was inserted into a table that is not an outbox table.
     InsertElsewhere,
 }
 
 impl OtherChange {
-    /// All variants.
     pub const ALL: [Self; 4] = [Self::Update, Self::Delete, Self::Truncate, Self::InsertElsewhere];
 
     /// Returns the value of the label `operation`, as in the publication's parameter `publish`.
@@ -40,14 +36,12 @@ impl OtherChange {
     }
 }
 
-/// The label of the metric.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OperationLabel {
     /// The name of one of [`OtherChange::ALL`].
     pub operation: &'static str,
 }
 
-/// The counter of each kind of change, and whether this session has logged that kind.
 #[derive(Debug)]
 pub(super) struct IgnoredChanges([(Counter, Logged); 4]);
 
@@ -58,7 +52,6 @@ enum Logged {
 }
 
 impl IgnoredChanges {
-    /// Creates the counters for a new session.
     pub(super) fn new(family: &Family<OperationLabel, Counter>) -> Self {
         Self(OtherChange::ALL.map(|change| {
             let label = OperationLabel { operation: change.name() };

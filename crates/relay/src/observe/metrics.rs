@@ -31,7 +31,6 @@ pub type Level = Gauge<u64, AtomicU64>;
 /// A gauge of bytes, -1 if they are unknown or without limit.
 pub type SignedLevel = Gauge<i64, AtomicI64>;
 
-/// A gauge of seconds.
 pub type Seconds = Gauge<f64, AtomicU64>;
 
 /// From a reply of the same machine (1 ms) to the default publish timeout (60 s). Bounds are a
@@ -47,11 +46,10 @@ const COMMIT_TO_ACK_SECONDS: [f64; 15] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 7200.0, 21600.0,
 ];
 
-/// Declares the metrics: the field, which is the name, its unit if the library appends it, the type,
-/// the first value if it is not zero, and the help text.
+/// Declares the metrics: name, type and help text. A unit in brackets is one that the library
+/// appends to the name. A value is given if it is not the default.
 macro_rules! metrics {
     ($($field:ident $([$unit:ident])?: $type:ty $(= $new:expr)?, $help:literal;)*) => {
-        /// The metrics of the table.
         #[derive(Debug)]
         pub struct MetricTable {
             $(#[doc = $help] pub $field: $type,)*
@@ -177,7 +175,6 @@ pub struct TopicLabel {
 /// The metrics of a topic that stores messages.
 #[derive(Debug)]
 pub struct TopicMetrics {
-    /// Stored messages.
     pub messages: Counter,
     /// Successful calls.
     pub stored: Counter,
@@ -197,27 +194,23 @@ pub struct RequestLabels {
 /// The reason for an event: a constant of the code, never external text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabel {
-    /// The reason.
     pub reason: &'static str,
 }
 
 /// The identity of one relay among several.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct InfoLabels {
-    /// Its slot.
     pub slot: String,
     /// Its shard, such as `0/4`. `0/1` is the whole outbox.
     pub shard: String,
 }
 
-/// The phase of the relay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct PhaseLabel {
     /// One of [`Phase::NAMES`].
     pub phase: &'static str,
 }
 
-/// An anchor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct AnchorLabel {
     /// The operator's name for the anchor. The number of anchors is limited by the server's slots.
@@ -296,6 +289,14 @@ impl Metrics {
         }
     }
 
+    /// Returns separate metrics for the session that holds the new slot of a recovery. Its recorded
+    /// rows count here.
+    #[must_use]
+    pub fn of_slot_holder(&self) -> Self {
+        let table = MetricTable { spilled: self.spilled.clone(), ..MetricTable::new() };
+        Self { table: Arc::new(table), ..Self::new() }
+    }
+
     /// Returns the metrics of a topic that has stored messages.
     #[must_use]
     pub fn of_topic(&self, topic: &Topic) -> TopicMetrics {
@@ -309,7 +310,6 @@ impl Metrics {
         }
     }
 
-    /// Counts rows read of this topic and event type.
     pub(super) fn count_rows(&self, topic: &Topic, event_type: &str, rows: u64) {
         let labels = self.topic_labels.with_type(topic, event_type);
         self.rows_by_type.get_or_create(&labels).inc_by(rows);
@@ -364,7 +364,6 @@ impl Metrics {
         self.wal_budget_bytes.set(bytes.unwrap_or(-1));
     }
 
-    /// Sets the current phase.
     pub fn set_phase(&self, current: &Phase) {
         for phase in Phase::NAMES {
             let is_it = u64::from(phase == current.name());
@@ -389,7 +388,6 @@ impl Metrics {
         self.oldest.clear();
     }
 
-    /// Returns the registry of all metrics.
     #[must_use]
     pub fn registry(&self) -> Arc<Registry> {
         Arc::clone(&self.registry)

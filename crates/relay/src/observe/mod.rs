@@ -13,6 +13,7 @@ mod refusals;
 pub mod report;
 pub mod retained_wal;
 pub mod row_metrics;
+mod rows_by_type;
 pub mod server_stall;
 mod spill_log;
 mod topic_labels;

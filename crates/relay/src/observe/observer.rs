@@ -26,7 +26,7 @@ use crate::observe::publish_rate::PublishRate;
 use crate::observe::refusals::Refusals;
 use crate::observe::report::SlotReport;
 use crate::observe::retained_wal::RetainedWalStatus;
-use crate::observe::row_metrics::RowsByType;
+use crate::observe::rows_by_type::RowsByType;
 use crate::observe::server_stall::ServerStalls;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
 use crate::seed::random_seed;
@@ -63,9 +63,9 @@ pub struct Observer {
     /// or skips it.
     dead_rows: Option<DeadRows>,
     /// Logs once that rows have positions at which dispatch state has other rows.
-    misplaced_rows: Once,
+    has_logged_misplaced_rows: bool,
     /// Logs once that rows have headers with reserved names.
-    reserved_headers_log: Once,
+    has_logged_reserved_headers: bool,
     ignored_changes: IgnoredChanges,
     /// The name of the publication, for log messages.
     publication: String,
@@ -85,16 +85,6 @@ const LEVELS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The maximum number of topics with cached counters.
 const TOPICS_KEPT: usize = 256;
-
-/// A log message that is due once per session.
-#[derive(Debug, Default)]
-struct Once(bool);
-
-impl Once {
-    fn is_first(&mut self) -> bool {
-        !std::mem::replace(&mut self.0, true)
-    }
-}
 
 impl Observer {
     /// Creates an observer that reports to `metrics` and `health`.
@@ -126,8 +116,8 @@ impl Observer {
             is_spilling_futile: false,
             refusals: Refusals::default(),
             dead_rows: Some(DeadRows::default()),
-            misplaced_rows: Once::default(),
-            reserved_headers_log: Once::default(),
+            has_logged_misplaced_rows: false,
+            has_logged_reserved_headers: false,
             ignored_changes,
             publication: String::new(),
         }
@@ -172,7 +162,7 @@ impl Observer {
     #[cold]
     fn headers_left_out(&mut self, count: usize) {
         self.metrics.headers_left_out.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
-        if self.reserved_headers_log.is_first() {
+        if !std::mem::replace(&mut self.has_logged_reserved_headers, true) {
             tracing::warn!(
                 "a row has headers whose names only the relay writes: they are left out of its message, and the metric \
                  headers_left_out_total counts them"
@@ -183,7 +173,7 @@ impl Observer {
     /// Logs that dispatch state has another row at this position. Logs once per session, because
     /// such rows rarely come alone.
     pub fn misplaced_row(&mut self, position: Position) {
-        if self.misplaced_rows.is_first() {
+        if !std::mem::replace(&mut self.has_logged_misplaced_rows, true) {
             tracing::warn!(
                 %position,
                 "rows stand where dispatch state holds others: the slot was read with another publication before; \

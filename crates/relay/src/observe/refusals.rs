@@ -56,7 +56,6 @@ impl Refusals {
         is_news
     }
 
-    /// Records that a message of the topic was stored.
     pub(super) fn stored(&mut self, topic: &Topic) {
         if let Some(refusal) = self.0.iter_mut().find(|refusal| refusal.topic == *topic) {
             refusal.is_stored = true;

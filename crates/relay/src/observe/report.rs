@@ -237,7 +237,25 @@ impl From<&HeavyKey> for HeavyKeyReport {
     }
 }
 
+/// A relay that streams records its position after five seconds and after 4 MiB of WAL, unless a row
+/// waits. These are twice as much.
+const RECORD_SECONDS_MAX: f64 = 10.0;
+const RECORD_BYTES_MAX: u64 = 8 << 20;
+
+/// The relay's own records cause this much WAL.
+const OWN_WAL_BYTES: u64 = 1 << 10;
+
 impl SlotReport {
+    /// Whether rows may wait in the WAL that is not confirmed, as far as the server shows. Other WAL
+    /// is most of it on an idle outbox.
+    #[must_use]
+    pub fn may_hold_rows(&self) -> bool {
+        let Some(lag) = self.lag_bytes else { return false };
+        let is_recorded =
+            self.active && self.settled_seconds.is_some_and(|seconds| seconds < RECORD_SECONDS_MAX);
+        lag >= if is_recorded { RECORD_BYTES_MAX } else { OWN_WAL_BYTES }
+    }
+
     /// Returns the report for `/status`, or `None` if the slot does not exist.
     #[must_use]
     pub fn of(survey: &SlotFigures) -> Option<Self> {
@@ -380,10 +398,4 @@ pub const fn wal_status(status: WalStatus) -> &'static str {
 #[must_use]
 pub fn rfc3339(at: SystemTime) -> String {
     prost_types::Timestamp::from(at).to_string()
-}
-
-/// Parses an RFC 3339 time. Returns `None` if the text is not valid.
-#[must_use]
-pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
-    text.parse::<prost_types::Timestamp>().ok()?.try_into().ok()
 }

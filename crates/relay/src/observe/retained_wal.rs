@@ -14,14 +14,12 @@ pub struct RetainedWalStatus {
     pub budget: u64,
     /// The amount of WAL that the server retains for a slot.
     pub bound: WalRetentionLimit,
-    /// The current spilling.
     pub spill: SpillMode,
     /// Whether spilling is paused because it writes more WAL than it releases.
     pub is_futile: bool,
 }
 
 impl RetainedWalStatus {
-    /// Returns the reason, with the growing number.
     pub(super) fn reason_not_ready(&self) -> Option<Reason> {
         let Self { held, budget, is_futile, .. } = *self;
         (held > budget).then(|| {

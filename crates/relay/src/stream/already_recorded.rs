@@ -46,7 +46,6 @@ pub struct AlreadyRecorded {
 pub enum Recorded {
     /// No row is recorded there.
     Nothing,
-    /// This row is recorded.
     ThisRow,
     /// Only rows with other event ids are recorded. An earlier publication had other tables, so the
     /// rows of a transaction were numbered differently.

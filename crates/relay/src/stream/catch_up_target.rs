@@ -64,7 +64,6 @@ impl CatchUpTarget {
         }
     }
 
-    /// Returns whether the goal is reached.
     #[must_use]
     pub fn is_reached(&self, watermark: Watermark) -> bool {
         self.is_settled(watermark) && self.spilled != Spilled::MayWait

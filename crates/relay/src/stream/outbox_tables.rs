@@ -12,11 +12,9 @@ use walrelay_pg_client::QualifiedName;
 /// The outbox tables, as of the check of the publication.
 #[derive(Debug, Clone)]
 pub struct OutboxTables {
-    /// The names of the tables.
     pub names: Vec<QualifiedName>,
     /// The object ids of the tables and of their partitions. A renamed table keeps its id.
     pub ids: Vec<u32>,
-    /// The name of the publication.
     pub publication: String,
     /// The end of WAL before the check found no other table in the publication.
     pub checked_from: Lsn,
@@ -48,7 +46,6 @@ struct DescribedTable {
 pub struct OtherTable {
     /// The commit position of the row's transaction.
     pub commit_lsn: Lsn,
-    /// The table.
     pub table: QualifiedName,
     /// The publication that lists the table.
     pub publication: String,
@@ -57,9 +54,7 @@ pub struct OtherTable {
 /// The treatment of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowKind {
-    /// The row is an event.
     Event,
-    /// The row is ignored.
     Ignored {
         /// Whether it is the first row of this table in the session.
         is_first: bool,
@@ -73,7 +68,6 @@ impl TableSelection {
         Self { outbox, commit_lsn: Lsn::ZERO, others: Vec::new() }
     }
 
-    /// Records that a transaction begins.
     pub const fn begin(&mut self, commit_lsn: Lsn) {
         self.commit_lsn = commit_lsn;
     }

@@ -30,7 +30,6 @@ pub enum PipelineError {
     Decode {
         /// The position in the WAL.
         at: Lsn,
-        /// The decoding error.
         #[source]
         source: DecodeError,
     },
@@ -62,7 +61,6 @@ pub enum PipelineError {
     NotOnRecord {
         /// The recorded and confirmed position.
         watermark: Watermark,
-        /// The settled position.
         settled: Watermark,
     },
     /// Dispatch state belongs to another server, or to another generation than at the start of the

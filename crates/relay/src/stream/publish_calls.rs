@@ -58,7 +58,6 @@ pub struct PublishCalls<P> {
 }
 
 impl<P: Publisher> PublishCalls<P> {
-    /// Creates an empty set.
     pub fn new(publisher: P, window: ConcurrencyWindow) -> Self {
         Self {
             publisher,
@@ -113,12 +112,10 @@ impl<P: Publisher> PublishCalls<P> {
         self.calls.len()
     }
 
-    /// Returns the batches in flight.
     pub fn outstanding(&self) -> impl Iterator<Item = &Batch> {
         self.calls.iter().filter_map(|call| call.batch.as_ref())
     }
 
-    /// Sends a batch.
     pub fn start(&mut self, batch: Batch) {
         if let Some(rate) = &mut self.rate {
             rate.sent(batch.messages().len(), batch.sent_at());

@@ -45,7 +45,6 @@ pub enum DispatchEvent {
     Settled(Watermark),
     /// This many rows past their retention were deleted. There may be more.
     Pruned(u64),
-    /// The result of a check of the publication.
     Watched(PublicationCheck),
     /// The condition was noted, or will be retried.
     Condition,
@@ -64,7 +63,6 @@ pub struct ClaimRequest {
     pub through: Position,
 }
 
-/// A command to the store.
 pub(super) enum StoreCommand {
     Park(Vec<RowToRecord>),
     Finish(Vec<Finished>),

@@ -22,7 +22,6 @@ pub struct Arrived {
     /// A number that grows whenever a part of the WAL arrives. Rows of a long transaction do not
     /// move the position.
     pub wal_count: u64,
-    /// Whether the relay reads.
     pub is_reading: bool,
 }
 

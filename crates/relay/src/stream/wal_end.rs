@@ -10,10 +10,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use walrelay_core::WalRetentionLimit;
 
-/// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
-    /// The end of WAL.
     pub wal_end: Lsn,
     /// The server's WAL limit for slots.
     pub retention: WalRetentionLimit,
@@ -48,7 +46,6 @@ pub struct WalEnd {
     _measuring: JoinSet<()>,
 }
 
-/// Sends measurements.
 pub type WalMeasurementSender = watch::Sender<Measured>;
 
 impl WalEnd {

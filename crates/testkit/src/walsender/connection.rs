@@ -52,7 +52,6 @@ impl ScriptedServer {
     }
 }
 
-/// One client's connection.
 struct Connection<'a, S> {
     server: &'a ScriptedServer,
     reader: ReadHalf<S>,

@@ -11,9 +11,7 @@ use pgoutput_parser::{
 pub struct OutboxTable {
     /// The table's oid.
     pub relation_id: u32,
-    /// The table's schema.
     pub schema: &'static str,
-    /// The table's name.
     pub name: &'static str,
     /// The names and type oids of the table's columns.
     pub columns: &'static [(&'static str, u32)],
@@ -36,7 +34,6 @@ struct Change {
 /// A transaction in the WAL. A rolled-back transaction only occupies bytes.
 #[derive(Debug)]
 pub struct Transaction {
-    /// The start of the commit record.
     pub commit_lsn: u64,
     /// The position just after the commit record.
     pub end_lsn: u64,
@@ -64,7 +61,6 @@ impl Log {
         Self { table, transactions: Vec::new(), end: LOG_START, xids: 700 }
     }
 
-    /// Returns the end of the WAL.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.end
@@ -178,7 +174,6 @@ impl Log {
 /// The WAL record of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowRecord {
-    /// The row has its own record.
     Own,
     /// The row shares the record of the preceding row.
     Shared,

@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Serialize;
 use walrelay_core::ColumnAliases;
 use walrelay_errors::Code;
-use walrelay_inbox::Messages;
-use walrelay_inbox::operator::audit::{
+use walrelay_inbox_admin::Messages;
+use walrelay_inbox_admin::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
 };
 use walrelay_outbox_admin::protocols::{

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use walrelay_core::ColumnNames;
 use walrelay_errors::Code;
 use walrelay_inbox::InboxError;
-use walrelay_inbox::operator::event_commands::ConsumerGeneration;
-use walrelay_inbox::operator::outbox_trace::{LEFT_OUT, trace_dispatch, trace_outbox};
+use walrelay_inbox_admin::event_commands::ConsumerGeneration;
+use walrelay_inbox_admin::outbox_trace::{LEFT_OUT, trace_dispatch, trace_outbox};
 use walrelay_outbox_admin::protocols::{
     column_of, every_shard, refuse_without_outbox, time_column_of,
 };

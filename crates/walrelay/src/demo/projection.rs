@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep};
 use walrelay_errors::{Chain, Code};
 use walrelay_inbox::{
     Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, InboxError, Metrics,
-    Settings, Transaction, migrate_inbox, operator::admin,
+    Settings, Transaction, migrate_inbox,
 };
+use walrelay_inbox_admin::admin;
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
 use walrelay_relay::shutdown::Shutdown;
 

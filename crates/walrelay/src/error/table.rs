@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::Problem;
 use pgoutput_parser::{Lsn, Position};
-use walrelay_consumer_rebuild::RebuildError;
 use walrelay_core::{CallCode, Template};
 use walrelay_errors::{BoxedError, Code, Coded};
 use walrelay_inbox::InboxError;
+use walrelay_inbox_admin::RebuildError;
 use walrelay_outbox_admin::archive::{ArchiveError, ArchiveProblem};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;

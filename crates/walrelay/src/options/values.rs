@@ -16,7 +16,7 @@ use walrelay_core::{ColumnAliases, Template, WalBudgetLimit};
 use walrelay_outbox_admin::archive::{ArchiveLocation, LocationError};
 use walrelay_pg_client::Secret;
 use walrelay_pubsub::Endpoint;
-use walrelay_relay::observe::report::parse_rfc3339;
+use walrelay_pubsub::parse_rfc3339;
 
 use super::units::{parse_duration, parse_size};
 

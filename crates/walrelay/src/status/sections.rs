@@ -190,7 +190,7 @@ fn dispatch_lines(report: &StatusReport, slot: &SlotReport) -> Vec<Line> {
     }
     lines.extend(report.paused_by.iter().map(|it| line("paused keys", pause_text(it))));
     if let Some(seconds) = report.oldest_unpublished_seconds {
-        lines.push(line("oldest pending", whole_age(seconds)));
+        lines.push(line("oldest unpublished", whole_age(seconds)));
     }
     lines
 }

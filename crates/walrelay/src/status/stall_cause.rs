@@ -4,7 +4,7 @@
 use pgoutput_parser::Lsn;
 use walrelay_core::CallCode;
 use walrelay_errors::Code;
-use walrelay_outbox_admin::{NextStep, OWN_WAL_BYTES, Severity, StatusReport};
+use walrelay_outbox_admin::{NextStep, Severity, StatusReport};
 use walrelay_outbox_store::{Reason, ReasonKind};
 use walrelay_pubsub::code_of_call;
 use walrelay_relay::observe::report::{ConditionReport, RelayReport, SlotReport};
@@ -241,8 +241,8 @@ const SETTLED_SECONDS_MAX: f64 = 30.0;
 
 /// Returns when the relay last recorded progress, if that was long ago and WAL is pending.
 fn unsettled_since(slot: &SlotReport) -> Option<String> {
-    let (seconds, lag) = (slot.settled_seconds?, slot.lag_bytes?);
-    let is_stuck = seconds >= SETTLED_SECONDS_MAX && lag >= OWN_WAL_BYTES;
+    let seconds = slot.settled_seconds?;
+    let is_stuck = seconds >= SETTLED_SECONDS_MAX && slot.may_hold_rows();
     let at = slot.settled_at.as_ref().filter(|_| is_stuck)?;
     Some(format!("{}, {seconds:.0} s ago", visible(at)))
 }

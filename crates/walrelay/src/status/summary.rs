@@ -2,7 +2,7 @@
 
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    NextStep, OWN_WAL_BYTES, OperationKind, OperationReport, Severity, StatusReport, StepScope,
+    NextStep, OperationKind, OperationReport, Severity, StatusReport, StepScope,
 };
 use walrelay_outbox_replay::PausingReplay;
 use walrelay_pg_replication::is_little_headroom;
@@ -182,11 +182,9 @@ impl Summary {
     fn of_streaming(report: &StatusReport, flow: String) -> Self {
         let counts = report.slot.as_ref().and_then(|slot| slot.dispatch).unwrap_or_default();
         let attention = |headline, step| Self::new(Severity::Attention, headline, Some(step));
-        // The relay's own writes and keepalives leave a distance although every row is published.
-        let lag_bytes = report.slot.as_ref().and_then(|slot| slot.lag_bytes).unwrap_or(0);
-        let all_published = match lag_bytes < OWN_WAL_BYTES {
-            true => "streaming, caught up, nothing parked".to_owned(),
-            false => format!("{flow}, nothing parked"),
+        let all_published = match report.slot.as_ref().is_some_and(SlotReport::may_hold_rows) {
+            false => "streaming, caught up, nothing parked".to_owned(),
+            true => format!("{flow}, nothing parked"),
         };
         match (counts.dead, counts.retrying) {
             (0, parked) if let Some(pausing) = report.paused_by.first() => attention(

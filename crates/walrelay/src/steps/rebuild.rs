@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, SubscriptionStep};
-use walrelay_inbox::operator::event_commands::{EarlierEvents, OperatorDecisions};
+use walrelay_inbox_admin::event_commands::{EarlierEvents, OperatorDecisions};
+use walrelay_inbox_admin::{RebuildChange, RebuildStep, SubscriptionStep};
 use walrelay_relay::observe::report::rfc3339;
 
 /// Describes a change in the imperative: "cancel the rebuild of consumer billing".

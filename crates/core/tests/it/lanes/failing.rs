@@ -280,7 +280,6 @@ fn probes_of_a_topic_become_rare() {
     assert!(rests.iter().all(|rest| *rest <= SECOND * 5), "{rests:?}");
 }
 
-/// The rows of each topic, by their number.
 type RowsOfTopics = BTreeMap<Topic, Vec<u32>>;
 
 fn row_number(event_id: &str) -> u32 {

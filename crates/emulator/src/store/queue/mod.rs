@@ -126,7 +126,6 @@ enum LeasedMessage {
     Keyed(Bytes),
 }
 
-/// The lifetime of a consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConsumerLifetime {
     /// A stream. Streams share the keys.
@@ -206,7 +205,6 @@ pub(crate) struct Queue {
     leases: HashMap<u64, Lease>,
     deadlines: BTreeSet<(Instant, u64)>,
     consumers: HashMap<ConsumerId, Usage>,
-    /// The consumers that are streams.
     streams: Vec<ConsumerId>,
     next_ack_id: u64,
     stored_bytes: usize,
@@ -414,7 +412,6 @@ impl Queue {
         }
     }
 
-    /// Returns the message of an ack id.
     pub(crate) fn message(&self, ack_id: u64) -> Option<&StoredMessage> {
         match &self.leases.get(&ack_id)?.message {
             LeasedMessage::Unkeyed(waiting) => Some(&waiting.message),

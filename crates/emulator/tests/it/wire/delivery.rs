@@ -155,7 +155,6 @@ async fn a_second_stream_gets_a_key_when_the_first_has_acknowledged_it() {
     assert_eq!(second.next(1).await, ["2"]);
 }
 
-/// Opens a stream of a client with this id.
 async fn stream_of(server: &Server, client_id: &str, outstanding: i64) -> Stream {
     let first = proto::StreamingPullRequest {
         subscription: SUBSCRIPTION.to_owned(),

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The number of ordering keys.
 pub(crate) const KEYS: usize = 5;
-/// The length of a lease.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
 /// A message: its key, its place in the key, and its event with its version.

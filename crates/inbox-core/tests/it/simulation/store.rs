@@ -68,7 +68,6 @@ impl Store {
         self.inbox.rows.values().any(|row| matches!(row.status, Status::Retrying | Status::Dead))
     }
 
-    /// Returns the number of late events.
     pub(crate) fn late(&self) -> usize {
         self.inbox.rows.values().filter(|row| row.status == Status::Late).count()
     }

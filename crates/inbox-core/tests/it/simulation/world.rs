@@ -237,7 +237,6 @@ impl InboxDatabase {
         }
     }
 
-    /// Returns the database's outcome for a batch.
     fn outcome(&mut self, batch: &Batch<Message>) -> Outcome {
         let messages = || batch.messages.iter().map(AsRef::as_ref);
         if self.strikes() {

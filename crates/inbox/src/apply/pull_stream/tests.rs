@@ -210,7 +210,6 @@ fn respond_empty(respond: &mut SendResponse<Bytes>, replies: &mut Option<SendStr
     replies.send_data(Bytes::from_static(&[0; 5]), false).expect("an open stream");
 }
 
-/// The requests of a stream.
 struct Requests {
     body: RecvStream,
     buffer: BytesMut,

@@ -31,7 +31,6 @@ struct Subscription {
 }
 
 struct Delivery {
-    /// Events with their keys.
     events: Vec<(usize, usize)>,
 }
 

@@ -95,7 +95,6 @@ impl Message {
     }
 }
 
-/// Returns an array of messages, as SQL.
 pub(crate) fn array(messages: &[Message]) -> String {
     let rows: Vec<String> = messages.iter().map(Message::sql).collect();
     format!("ARRAY[{}]::app_inbox_message[]", rows.join(", "))

@@ -68,7 +68,6 @@ pub(crate) async fn world() -> Option<InboxDatabase> {
 }
 
 impl InboxDatabase {
-    /// Opens another session.
     pub(crate) async fn session(&self) -> TestClient {
         self.database.connect().await
     }

@@ -127,10 +127,9 @@ impl Flow {
             self.tracker.settle(ticket);
             return Ok(());
         }
-        let Routed { message, fault, headers_left_out } = self.router.route(row)?;
+        let Routed { message, fault, headers_left_out, event_type } = self.router.route(row)?;
         let ticket = self.tracker.open();
         self.budget.take(message.memory());
-        let event_type = self.router.event_type(row)?;
         self.observer.row_read(message.topic(), event_type, headers_left_out);
         match fault {
             None => self.lanes.push(message, ticket),

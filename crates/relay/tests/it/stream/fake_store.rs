@@ -221,7 +221,6 @@ pub(crate) fn message(row: u32, key: &str) -> Message {
     Message::from_encoded(Topic::from("orders"), position, &row.to_string(), &body).unwrap()
 }
 
-/// Returns rows to record.
 pub(crate) fn rows_to_record(rows: &[u32]) -> Vec<RowToRecord> {
     let mut tracker = Tracker::new();
     tracker.begin(PgTimestamp::from_micros(0));
@@ -270,7 +269,6 @@ pub(crate) fn claims(keys: &[&str]) -> Vec<ClaimKey> {
     lanes.claims(keys.len(), now)
 }
 
-/// Returns a batch for each of these keys.
 pub(crate) fn batches(keys: &[&str]) -> Vec<Batch> {
     let (mut lanes, now) = (lanes(), Instant::now().into_std());
     let mut tracker = Tracker::new();

@@ -39,7 +39,6 @@ fn watermark(lsn: u64) -> Watermark {
     tracker.watermark()
 }
 
-/// Runs the recorder for so long, and returns its events.
 async fn run(recorder: &mut DispatchWriter<FakeStore>, time: Duration) -> Vec<DispatchEvent> {
     let mut events = Vec::new();
     let until = Instant::now() + time;

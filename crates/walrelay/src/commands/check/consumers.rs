@@ -7,11 +7,11 @@ use std::time::Duration;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
 use walrelay_errors::{Chain, Code, Coded};
-use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
 use walrelay_inbox::{
     InboxError, SubscriptionWarning, UnfinishedRebuild, redelivery_window_with_dead_letters,
     refuse_other_encoding, unlogged_inbox_tables,
 };
+use walrelay_inbox_admin::admin::{RegisteredConsumer, registered};
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, Subscriber};

@@ -1,10 +1,10 @@
 //! `walrelay consumer init`: creates tables, functions, the consumer's row, and its subscription.
 
 use clap::Args;
-use walrelay_consumer_rebuild::succeeds;
-use walrelay_inbox::operator::admin;
-use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::{InboxError, inbox_migrations, migrate_inbox, refuse_other_encoding};
+use walrelay_inbox_admin::admin;
+use walrelay_inbox_admin::event_commands::ConsumerGeneration;
+use walrelay_inbox_admin::succeeds;
 use walrelay_pg_client::{
     ConnectConfig, SqlClient, {SCHEMA, SqlText, schema, sql},
 };
@@ -207,7 +207,7 @@ impl Init {
         let (name, SetUp { subscription, endpoint, create }) = (&self.name, set_up);
         let mut report = SetUpReport::new(self.output.output, name);
         refuse_other_encoding(client).await?;
-        let is_there = admin::has_inbox(client).await.map_err(Error::Inbox)?;
+        let is_there = walrelay_inbox::access::has_inbox(client).await.map_err(Error::Inbox)?;
         migrate_inbox(client).await.map_err(InboxError::Store)?;
         report.add(!is_there, "tables and functions of the inbox".to_owned())?;
         if let Some(reads) = moved_to(client, name, subscription).await? {

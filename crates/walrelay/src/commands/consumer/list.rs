@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
+use walrelay_inbox_admin::admin::{self, RegisteredConsumer};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
 

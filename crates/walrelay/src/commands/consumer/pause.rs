@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use walrelay_errors::Code;
-use walrelay_inbox::operator::admin;
+use walrelay_inbox_admin::admin;
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use walrelay_inbox::operator::admin;
-use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{
     InboxError, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window_with_dead_letters,
 };
+use walrelay_inbox_admin::admin;
+use walrelay_inbox_admin::prunable_rows::prunable_rows;
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{ArgGroup, Args};
-use walrelay_consumer_rebuild::{
+use walrelay_inbox_admin::{
     ConsumerRebuild, KeyRebuild, OutboxRows, RebuildSession, SchemaRebuild,
 };
 use walrelay_outbox_replay::replay::DeadRows;

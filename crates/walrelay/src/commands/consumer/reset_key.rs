@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use walrelay_inbox::{KeyPosition, reset_key};
+use walrelay_inbox_admin::{KeyPosition, reset_key};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
 

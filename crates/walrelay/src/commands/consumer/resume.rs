@@ -1,7 +1,7 @@
 //! `walrelay consumer resume`.
 
 use clap::Args;
-use walrelay_inbox::operator::admin;
+use walrelay_inbox_admin::admin;
 use walrelay_pg_client::ConnectConfig;
 use walrelay_relay::shutdown::Shutdown;
 

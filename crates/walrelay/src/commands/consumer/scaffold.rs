@@ -1,7 +1,7 @@
 //! `walrelay consumer scaffold`.
 
 use clap::Args;
-use walrelay_inbox::Scaffold as Scaffolded;
+use walrelay_inbox_admin::Scaffold as Scaffolded;
 use walrelay_pg_client::{ConnectConfig, QualifiedName, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
 
@@ -46,7 +46,7 @@ impl Scaffold {
 }
 
 async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<(), Error> {
-    let Scaffolded { sql, closing } = walrelay_inbox::scaffold(client, table).await?;
+    let Scaffolded { sql, closing } = walrelay_inbox_admin::scaffold(client, table).await?;
     print(&sql)?;
     if let Some(closing) = closing {
         // The printed SQL goes into a file, and may be run unread, so the warning goes to the log.

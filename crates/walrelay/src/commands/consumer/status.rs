@@ -5,7 +5,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 use walrelay_errors::Chain;
 use walrelay_inbox::UnfinishedRebuild;
-use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
+use walrelay_inbox_admin::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_pubsub::{DELETED_TOPIC, Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
 use walrelay_relay::shutdown::Shutdown;
@@ -271,7 +271,7 @@ async fn read_backlog(endpoint: &Endpoint, subscription: &str) -> Result<Backlog
 
 #[cfg(test)]
 mod tests {
-    use walrelay_inbox::operator::consumer_status::EventCounts;
+    use walrelay_inbox_admin::consumer_status::EventCounts;
     use walrelay_testkit::json_page::assert_documented;
 
     use super::*;

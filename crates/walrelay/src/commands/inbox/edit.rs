@@ -1,7 +1,7 @@
 //! `walrelay inbox edit`.
 
 use clap::Args;
-use walrelay_inbox::operator::event_commands::Replacement;
+use walrelay_inbox_admin::event_commands::Replacement;
 use walrelay_pg_client::SqlClient;
 
 use super::events::{InboxEvents, InboxPlace, in_session};

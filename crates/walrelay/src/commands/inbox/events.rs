@@ -2,7 +2,7 @@
 
 use clap::Args;
 use walrelay_inbox::InboxError;
-use walrelay_inbox::operator::event_commands::{
+use walrelay_inbox_admin::event_commands::{
     ConsumerGeneration, InboxEvent, InboxPage, InboxQuery, InboxState, StoredMessage,
 };
 use walrelay_pg_client::{ConnectConfig, SqlClient};

@@ -1,7 +1,7 @@
 //! `walrelay inbox list`.
 
 use clap::Args;
-use walrelay_inbox::operator::event_commands::InboxState;
+use walrelay_inbox_admin::event_commands::InboxState;
 
 use super::events::{InboxEventsArgs, InboxPlace, in_session};
 use crate::commands::failed_events::{EventList, list};

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::InboxError;
-use walrelay_inbox::operator::admin::registered;
-use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
+use walrelay_inbox_admin::admin::registered;
+use walrelay_inbox_admin::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_outbox_admin::protocols::{every_shard, refuse_other_shards};
 use walrelay_outbox_admin::{
     ConsumerBacklog, NextStep, RebuildReport, RelayAnswer, Severity, StatusReport, StepScope,

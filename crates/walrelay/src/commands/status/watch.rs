@@ -182,7 +182,7 @@ impl RecentFigures {
         let rows = [
             (rate_name, rate, course(&self.rates)),
             ("lag", human_bytes(lag), course(&self.lag_bytes)),
-            ("oldest pending", oldest, String::new()),
+            ("oldest unpublished", oldest, String::new()),
             ("WAL retained", human_bytes(retained), String::new()),
             ("headroom", headroom, String::new()),
             ("pending rows", retrying.to_string(), String::new()),

@@ -1,7 +1,7 @@
 //! Fills the placeholders of a fix, such as `NAME`, with the names of the error.
 
-use walrelay_consumer_rebuild::RebuildError;
 use walrelay_inbox::InboxError;
+use walrelay_inbox_admin::RebuildError;
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_store::StoreError;
 

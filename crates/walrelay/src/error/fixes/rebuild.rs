@@ -1,8 +1,8 @@
 //! The next step after a rebuild's refusal, with the names of the case.
 
-use walrelay_consumer_rebuild::{RebuildError, TableMismatch};
 use walrelay_errors::Coded as _;
-use walrelay_inbox::ForeignKeyConflict;
+use walrelay_inbox_admin::ForeignKeyConflict;
+use walrelay_inbox_admin::{RebuildError, TableMismatch};
 
 /// Returns the fix of this case. `None` if the fix of the error's code is enough.
 pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {

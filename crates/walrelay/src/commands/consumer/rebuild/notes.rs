@@ -1,7 +1,7 @@
 //! The log messages of a rebuild.
 
 use crate::steps::rebuild::out_of_reach;
-use walrelay_consumer_rebuild::RebuildNote;
+use walrelay_inbox_admin::RebuildNote;
 
 /// Logs a note.
 pub(super) fn log(note: &RebuildNote) {

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::output::json::json_text;
 use crate::steps::rebuild::{change_text, step_text};
 use serde::Serialize;
-use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, SubscriptionStep};
 use walrelay_errors::BoxedError;
+use walrelay_inbox_admin::{RebuildChange, RebuildStep, SubscriptionStep};
 use walrelay_outbox_replay::operator::{Consent, StepSink};
 
 use super::notes;
