@@ -70,6 +70,47 @@ async fn rows_that_a_recovery_parked_before_it_died_keep_their_place_in_their_ke
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
 }
 
+/// The failpoints of a process that publishes rows of the table and holds the new slot beside it.
+const HOLDING_STEPS: [&str; 5] = [
+    "after-park",
+    "before-confirm=2",
+    "final-confirm",
+    "recovery-filled",
+    "recovery-part-finished",
+];
+
+#[tokio::test]
+async fn rows_that_a_recovery_records_near_the_wal_budget_survive_a_kill_at_any_step() {
+    let mut recorded_count = 0;
+    for step in HOLDING_STEPS {
+        let Some(world) = InboxDatabase::create().await else { return };
+        let mut committed = Workload::of_rows(60).insert(world.client()).await.expect("rows");
+        world.catch_up().await;
+        world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+        let missed = Workload { first_number: 60, ..Workload::of_rows(200) };
+        committed.extend(missed.insert(world.client()).await.expect("rows"));
+        world.succeed(["slot", "recover", "--yes"]).await;
+        let later = Workload { first_number: 260, ..Workload::of_rows(40) };
+        committed.extend(later.insert(world.client()).await.expect("rows"));
+        let foreign = "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 4 << 20))";
+        world.execute(&format!("DELETE FROM app_outbox WHERE version >= 260; {foreign}")).await;
+
+        let options = ["run", "--until-caught-up", "--wal-budget", "1MiB", "--rate", "50"];
+        let dying = world.command(options).env("WALRELAY_FAILPOINT", step);
+        let died = dying.finish(DEADLINE).await;
+        assert_eq!(died.code, None, "{step}: {}", died.text);
+        let recorded = "SELECT count(*) FROM app_outbox_dispatch WHERE error_code = 'SPILLED'";
+        recorded_count += world.number(recorded).await;
+        world.catch_up().await;
+
+        let verdict = world.check(&committed);
+        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{step}: {verdict}");
+        let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+        assert_eq!(world.number(unfinished).await, 0, "{step}");
+    }
+    assert!(recorded_count > 0, "no kill was behind a recorded row");
+}
+
 /// The failpoints of a first start on a table with existing rows.
 const FIRST_STEPS: [(&str, &[&str]); 5] = [
     ("recovery-begun", &["init", "--backfill"]),

@@ -46,6 +46,7 @@ mod rebuild_into_schema;
 mod rebuild_keys;
 mod rebuild_scope;
 mod recover;
+mod recovery_budget;
 mod refusals;
 mod relay_waits;
 mod release;

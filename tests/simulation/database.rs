@@ -1,9 +1,11 @@
 //! The database at the start of a relay: the scripted server, and the table beside it.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::io::{DuplexStream, duplex};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_pg_client::PgError;
@@ -14,10 +16,12 @@ use walrelay_relay::lifecycle::server::{
 };
 
 use walrelay_relay::stream::wal_end::{Measured, WalEnd, WalMeasurementSender};
+use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::harness::Harness;
 use crate::judge::Event;
+use crate::plan::Plan;
 use crate::table::SessionTable;
 use crate::world::{InboxDatabase, locked};
 
@@ -60,29 +64,39 @@ impl<F: Harness> InboxDatabase<F> {
         &self,
         process: u64,
     ) -> Result<ReplicationConnection<DuplexStream>, RelayError> {
-        if !self.server.is_up() {
-            return Err(gone());
-        }
-        let (ours, theirs) = duplex(self.plan.socket_bytes);
-        let (server, manners) = (self.server.clone(), self.plan.manners);
         let seed = locked(&self.seed).fork();
-        {
-            let mut connections = locked(&self.connections);
-            while connections.try_join_next().is_some() {}
-            connections.spawn(async move { server.serve(theirs, manners, seed).await });
-        }
-        let application_name = process.to_string();
-        let startup = Startup {
-            user: "walrelay",
-            database: "app",
-            application_name: &application_name,
-            password: None,
-            options: "",
-        };
-        let handshake = ReplicationConnection::handshake(ours, &startup);
-        let connected = timeout(CONNECT_TIMEOUT, handshake).await.map_err(|_| gone())?;
-        connected.map_err(RelayError::Connect)
+        connect(&self.server, (&self.plan, seed), &self.connections, process).await
     }
+}
+
+/// Opens a replication connection to the server for this process.
+pub(crate) async fn connect(
+    server: &ScriptedServer,
+    (plan, seed): (&Plan, Seed),
+    connections: &Mutex<JoinSet<()>>,
+    process: u64,
+) -> Result<ReplicationConnection<DuplexStream>, RelayError> {
+    if !server.is_up() {
+        return Err(gone());
+    }
+    let (ours, theirs) = duplex(plan.socket_bytes);
+    let (server, manners) = (server.clone(), plan.manners);
+    {
+        let mut connections = locked(connections);
+        while connections.try_join_next().is_some() {}
+        connections.spawn(async move { server.serve(theirs, manners, seed).await });
+    }
+    let application_name = process.to_string();
+    let startup = Startup {
+        user: "walrelay",
+        database: "app",
+        application_name: &application_name,
+        password: None,
+        options: "",
+    };
+    let handshake = ReplicationConnection::handshake(ours, &startup);
+    let connected = timeout(CONNECT_TIMEOUT, handshake).await.map_err(|_| gone())?;
+    connected.map_err(RelayError::Connect)
 }
 
 impl<F: Harness> SimulatedDatabase<'_, F> {
@@ -149,7 +163,8 @@ impl<'a, F: Harness> Database for SimulatedDatabase<'a, F> {
 
     fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
         let server = self.world.server.clone();
-        WalEnd::measured(async move |teller| measure_wal(&server, &teller).await)
+        let limit = WalRetentionLimit::Unlimited;
+        WalEnd::measured(async move |teller| measure_wal(&server, limit, &teller).await)
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<F::Store, RelayError> {
@@ -161,12 +176,16 @@ impl<'a, F: Harness> Database for SimulatedDatabase<'a, F> {
 }
 
 /// Measures like the service, but always at the interval that is used near the budget.
-async fn measure_wal(server: &ScriptedServer, teller: &WalMeasurementSender) {
+pub(crate) async fn measure_wal(
+    server: &ScriptedServer,
+    limit: WalRetentionLimit,
+    teller: &WalMeasurementSender,
+) {
     loop {
         sleep(Duration::from_millis(100)).await;
         if server.is_up() {
             let wal_end = Lsn::new(server.wal_end());
-            teller.send_replace(Measured::new(wal_end, WalRetentionLimit::Unlimited));
+            teller.send_replace(Measured::new(wal_end, limit));
         }
     }
 }

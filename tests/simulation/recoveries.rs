@@ -10,6 +10,7 @@ mod disk;
 mod judge;
 mod process;
 mod publisher;
+mod slot;
 mod table;
 mod world;
 
@@ -84,4 +85,19 @@ fn a_place_behind_rows_that_are_only_read_is_found() {
 #[test]
 fn rows_that_have_other_positions_after_a_kill_are_found() {
     assert_judge_finds(Bug::NumbersFromZero, &[Fault::Altered]);
+}
+
+#[test]
+fn a_recovery_that_leaves_its_slot_is_found() {
+    assert_judge_finds(Bug::LeavesTheSlot, &[Fault::OverWalBudget]);
+}
+
+#[test]
+fn rows_of_the_slot_that_overtake_rows_of_the_table_are_found() {
+    assert_judge_finds(Bug::SeesRowsOfTheSlot, &[Fault::Reordered]);
+}
+
+#[test]
+fn rows_of_a_second_slot_among_rows_of_the_first_are_found() {
+    assert_judge_finds(Bug::JoinsParts, &[Fault::Reordered, Fault::Altered]);
 }

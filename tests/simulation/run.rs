@@ -68,6 +68,7 @@ pub(crate) async fn run<F: Harness>(
         per_key_rows: plan.per_key_rows,
         lease: REQUEST_TIMEOUT + Duration::from_secs(15),
         recorded_page: u32::try_from(plan.per_key_rows).unwrap_or(u32::MAX),
+        before: u64::MAX,
     };
     let table = Table::new(rules, plan.table, seed.fork(), judge.clone(), server.clone());
     let mut settings = settings(&plan);

@@ -13,7 +13,7 @@ use walrelay_core::{ClaimAnswer, OnDead};
 use walrelay_outbox_store::{ParkedKey, Store as _, StoreFailure};
 
 use postgres::InPostgres;
-use script::{Keys, ScriptedRelay, Step, any_on_dead, steps};
+use script::{Keys, ScriptedRelay, Step, any_bound, any_on_dead, steps};
 use simulated::Simulated;
 use store_under_test::StoreUnderTest;
 
@@ -107,13 +107,13 @@ fn describe_key(key: &ParkedKey) -> String {
     format!("{topic} {ordering_key}: {is_held} {behind:?} {due} {attempts}")
 }
 
-fn in_simulation(on_dead: OnDead, steps: &[Step]) -> Vec<String> {
+fn in_simulation((on_dead, before): (OnDead, u64), steps: &[Step]) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime");
-    runtime.block_on(async { answers(&mut Simulated::new(on_dead), steps).await })
+    runtime.block_on(async { answers(&mut Simulated::new(on_dead, before), steps).await })
 }
 
 #[test]
@@ -124,13 +124,13 @@ fn the_simulated_table_answers_as_postgres_does() {
     let postgres = Mutex::new(postgres);
     let mut runner =
         TestRunner::new(Config { cases: SCRIPTS, failure_persistence: None, ..Config::default() });
-    let ran = runner.run(&(any_on_dead(), steps()), |(on_dead, steps)| {
+    let ran = runner.run(&(any_on_dead(), any_bound(), steps()), |(on_dead, before, steps)| {
         let expected = runtime.block_on(async {
             let mut postgres = postgres.lock().await;
-            postgres.begin(on_dead).await;
+            postgres.begin(on_dead, before).await;
             answers(&mut *postgres, &steps).await
         });
-        let simulated = in_simulation(on_dead, &steps);
+        let simulated = in_simulation((on_dead, before), &steps);
         match expected.iter().zip(&simulated).find(|(ours, theirs)| ours != theirs) {
             None => Ok(()),
             Some((expected, found)) => Err(TestCaseError::fail(format!(

@@ -131,6 +131,8 @@ pub(crate) struct Rules {
     pub(crate) lease: Duration,
     /// The maximum number of rows per page of recorded rows.
     pub(crate) recorded_page: u32,
+    /// Rows at this position and later wait until a recovery is finished.
+    pub(crate) before: u64,
 }
 
 /// The time after which a key is checked again if another session held its rows.
@@ -228,21 +230,17 @@ impl Table {
             }
             state.versions += 1;
             entry.version = state.versions;
-            let is_head = entry.status == Status::Retrying
-                && state.retrying(&entry.topic, &entry.key).next().is_none();
-            if is_head {
+            let mut before = state.retrying(&entry.topic, &entry.key);
+            let is_head = before.next().is_none_or(|(head, _)| position < *head);
+            drop(before);
+            if position.0 >= self.rules.before {
+                entry.next_attempt = None;
+            } else if is_head && entry.status == Status::Retrying {
                 entry.next_attempt.get_or_insert_with(Instant::now);
             }
             self.judge.recorded(entry.row, entry.status);
             state.entries.insert(position, entry);
         }
-    }
-
-    /// Reads the parked keys early for a process, which uses them once it has the slot.
-    pub(crate) fn read_early(&self, process: u64) {
-        let mut state = self.state();
-        let keys = state.parked_keys(self.rules.on_dead);
-        state.read_early.entry(process).or_insert(keys);
     }
 
     /// Returns every row in order: commit position, status, attempts, and the time until it is due.
@@ -428,7 +426,7 @@ impl Store for SessionTable {
             let mut state = table.state();
             let early = state.read_early.remove(&process);
             early.unwrap_or_else(|| {
-                let mut keys = state.parked_keys(table.rules.on_dead);
+                let mut keys = state.parked_keys(table.rules);
                 keys.extend(state.held_keys().into_iter().filter(|_| tells_holds));
                 keys
             })
@@ -497,8 +495,8 @@ impl Store for SessionTable {
         let held: Vec<Option<Duration>> = table
             .command("held", || {
                 let state = table.state();
-                let parked = state.keys(rules.on_dead, |_| true);
-                keys.iter().map(|key| state.held_for(key, &parked)).collect()
+                let parked = state.keys(rules, |_| true);
+                keys.iter().map(|key| state.held_for(rules, key, &parked)).collect()
             })
             .await?;
         let mut answers = Vec::new();
@@ -522,7 +520,7 @@ impl Store for SessionTable {
                 let is_wanted = except.iter().all(|topic| **topic != *entry.topic);
                 is_wanted && is_open(entry.status) && entry.next_attempt.is_some_and(|at| at <= now)
             };
-            let keys = state.keys(table.rules.on_dead, is_due);
+            let keys = state.keys(table.rules, is_due);
             let is_claimable = |(topic, key): &(String, String)| {
                 !state.claimable(table.rules, topic, key).is_empty()
             };
@@ -539,7 +537,7 @@ impl Store for SessionTable {
     async fn has_spilled_before(&mut self, end: Lsn) -> Result<bool, StoreFailure> {
         let table = self.table.clone();
         let rules = table.rules;
-        table.command("spilled", || table.state().has_spilled_before(rules.on_dead, end)).await
+        table.command("spilled", || table.state().has_spilled_before(rules, end)).await
     }
 
     async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {

@@ -32,10 +32,10 @@ pub use lost_slot::{
     rows_at_risk,
 };
 pub use operation::{
-    Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery, begin_backfill,
-    begin_recovery, begin_reset, cancel_operation, extend_recovery, finish_recovery, finish_reset,
-    is_operation_taken, read_operation, release_operation, store_slot_snapshot, take_operation,
-    try_decoding,
+    Again, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery, SlotSnapshot,
+    begin_backfill, begin_recovery, begin_reset, cancel_operation, extend_recovery, finish_part,
+    finish_recovery, finish_reset, is_operation_taken, read_operation, release_operation,
+    store_slot_snapshot, take_operation, try_decoding,
 };
 pub use outbox_state::{LeftOutRows, OutboxSlots, TopicRows};
 pub use pg_upgrade::move_recovery_to_server;

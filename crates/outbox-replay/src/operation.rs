@@ -7,8 +7,8 @@
 use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
-use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::{Client, Row};
 use walrelay_outbox_store::{SLOT_WITH_OLDEST, anchor_of};
 use walrelay_pg_client::{SCHEMA, SqlError, in_schema, lock_is_taken, sql};
 use walrelay_pg_replication::{Failover, read_slot};
@@ -42,8 +42,11 @@ pub struct SlotRecovery {
     pub bound: SettledBound,
     /// Column that is null in unpublished rows. Only these rows are published from the table.
     pub unpublished_column: Option<String>,
-    /// Set once the new slot exists, which fixes the rows that it does not stream.
-    pub filling: Option<Filling>,
+    /// The slots that were created for the recovery and whose rows are not settled. The last one is
+    /// the current slot. Each fixes the rows that it does not stream.
+    pub parts: Vec<SlotSnapshot>,
+    /// The snapshot of the last part whose rows are settled.
+    pub settled_snapshot: Option<String>,
 }
 
 /// The settled part of the rows that a new slot does not stream. The rest is published from the
@@ -69,9 +72,9 @@ impl SettledBound {
     }
 }
 
-/// The new slot, and the rows that it does not stream.
+/// A new slot, and the rows that it does not stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filling {
+pub struct SlotSnapshot {
     /// Position where the slot begins.
     pub consistent_point: Lsn,
     /// Snapshot of the transactions committed before it (`pg_snapshot`).
@@ -123,16 +126,16 @@ impl SlotOperation {
     pub fn describe(&self, slot: &str) -> String {
         match self {
             Self::Reset(reset) => reset.describe(slot),
-            Self::Recovery(SlotRecovery { filling, bound, .. }) => {
+            Self::Recovery(SlotRecovery { parts, bound, .. }) => {
                 let what = match bound {
                     SettledBound::Nothing => "a backfill",
                     SettledBound::Horizon | SettledBound::Since(_) => "a recovery",
                 };
-                match filling {
+                match parts.last() {
                     None => what.to_owned(),
-                    Some(filling) => format!(
+                    Some(slot) => format!(
                         "{what} (the new slot begins at {}; rows before it are still to be published)",
-                        filling.consistent_point
+                        slot.consistent_point
                     ),
                 }
             }
@@ -219,17 +222,14 @@ pub async fn read_operation(
                 (Some("horizon"), None) => Some(SettledBound::Horizon),
                 (Some(_) | None, Some(_) | None) => None,
             };
-            let filling = lsn("consistent_point")
-                .zip(text("snapshot"))
-                .map(|(consistent_point, snapshot)| Filling { consistent_point, snapshot });
             text("id").zip(bound).map(|(id, bound)| {
-                let unpublished_column = text("unpublished_column");
                 SlotOperation::Recovery(SlotRecovery {
                     id,
                     failover,
                     bound,
-                    unpublished_column,
-                    filling,
+                    unpublished_column: text("unpublished_column"),
+                    parts: parts_of(&row),
+                    settled_snapshot: text("settled_snapshot"),
                 })
             })
         }
@@ -258,6 +258,15 @@ pub async fn read_operation(
         })
     };
     read.map(Some).ok_or_else(unexpected)
+}
+
+fn parts_of(row: &Row) -> Vec<SlotSnapshot> {
+    let (points, snapshots): (Vec<PgLsn>, Vec<String>) = (row.get("points"), row.get("snapshots"));
+    let part = |(point, snapshot): (PgLsn, String)| SlotSnapshot {
+        consistent_point: Lsn::new(point.into()),
+        snapshot,
+    };
+    points.into_iter().zip(snapshots).map(part).collect()
 }
 
 /// Records a reset. Returns false and writes nothing if another operation is unfinished.
@@ -433,7 +442,9 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, AdminError> {
         .map_err(|_| AdminError::Sql(SqlError::OutOfRange { what: "timeline", value }))
 }
 
-/// Records the new slot and the snapshot of the rows that it does not stream.
+/// Records the new slot and the snapshot of the rows that it does not stream. Its stream is settled
+/// up to its start. Rows that an earlier slot of the recovery does not stream are a part of their
+/// own.
 ///
 /// # Errors
 ///
@@ -441,17 +452,30 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, AdminError> {
 pub async fn store_slot_snapshot(
     client: &Client,
     slot: &str,
-    filling: &Filling,
+    created: &SlotSnapshot,
 ) -> Result<(), AdminError> {
     client
         .execute_typed(
             sql!("operation.sql", "store_slot_snapshot"),
             &[
                 (&slot, Type::TEXT),
-                (&filling.consistent_point.to_string(), Type::TEXT),
-                (&filling.snapshot, Type::TEXT),
+                (&created.consistent_point.to_string(), Type::TEXT),
+                (&created.snapshot, Type::TEXT),
             ],
         )
+        .await
+        .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
+    Ok(())
+}
+
+/// Finishes the first part of a recovery that has another part: its rows are settled.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub async fn finish_part(client: &Client, slot: &str) -> Result<(), AdminError> {
+    client
+        .execute_typed(sql!("operation.sql", "finish_part"), &[(&slot, Type::TEXT)])
         .await
         .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
     Ok(())

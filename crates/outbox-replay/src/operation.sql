@@ -6,8 +6,14 @@ SELECT operation ->> 'kind' AS kind, operation ->> 'anchor_slot' AS anchor_slot,
        operation ->> 'bound' AS bound, operation ->> 'unpublished_column' AS unpublished_column,
        (operation ->> 'since')::timestamptz AS since,
        operation ->> 'system_identifier' AS system_identifier,
-       (operation ->> 'version')::int AS version, operation ->> 'id' AS id, operation ->> 'snapshot' AS snapshot,
-       (operation ->> 'consistent_point')::pg_lsn AS consistent_point,
+       (operation ->> 'version')::int AS version, operation ->> 'id' AS id,
+       ARRAY(SELECT (part ->> 'consistent_point')::pg_lsn
+               FROM jsonb_array_elements(operation -> 'parts') WITH ORDINALITY AS parts(part, n)
+              ORDER BY n) AS points,
+       ARRAY(SELECT part ->> 'snapshot'
+               FROM jsonb_array_elements(operation -> 'parts') WITH ORDINALITY AS parts(part, n)
+              ORDER BY n) AS snapshots,
+       operation ->> 'settled_snapshot' AS settled_snapshot,
        (operation ->> 'from')::int AS before, (operation ->> 'to')::int AS after,
        EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = $1) AS has_slot
   FROM public.app_outbox_relay WHERE slot = $1 AND operation IS NOT NULL
@@ -30,7 +36,8 @@ ON CONFLICT (slot) DO NOTHING
 
 -- name: extend_recovery
 UPDATE public.app_outbox_relay
-   SET operation = (operation - 'place') || jsonb_build_object('since', $2::timestamptz), updated_at = now()
+   SET operation = (operation - '{place,settled_snapshot}'::text[]) || jsonb_build_object('since', $2::timestamptz),
+       updated_at = now()
  WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND (operation ->> 'since')::timestamptz > $2
 
 -- name: begin_release
@@ -45,16 +52,25 @@ UPDATE public.app_outbox_relay
 
 -- name: store_slot_snapshot
 UPDATE public.app_outbox_relay
-   SET operation = operation || jsonb_build_object('consistent_point', $2::text, 'snapshot', $3::text),
-       updated_at = now()
+   SET operation = operation || jsonb_build_object('parts',
+         coalesce(operation -> 'parts', '[]')
+           || jsonb_build_array(jsonb_build_object('consistent_point', $2::text, 'snapshot', $3::text))),
+       settled_lsn = $2::text::pg_lsn, updated_at = now()
  WHERE slot = $1 AND operation ->> 'kind' = 'recovery'
+
+-- name: finish_part
+UPDATE public.app_outbox_relay
+   SET operation = (operation - 'place')
+         || jsonb_build_object('parts', (operation -> 'parts') - 0,
+                               'settled_snapshot', operation #> '{parts,0,snapshot}'),
+       updated_at = now()
+ WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND jsonb_array_length(operation -> 'parts') > 1
 
 -- name: finish_recovery
 UPDATE public.app_outbox_relay
-   SET settled_lsn = (operation ->> 'consistent_point')::pg_lsn,
-       settled_xid = pg_snapshot_xmin((operation ->> 'snapshot')::pg_snapshot),
+   SET settled_xid = pg_snapshot_xmin((operation #>> '{parts,-1,snapshot}')::pg_snapshot),
        operation = NULL, updated_at = now()
- WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND operation ? 'snapshot'
+ WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND operation ? 'parts'
 
 -- name: try_decoding
 SELECT count(*) FROM pg_logical_slot_peek_binary_changes($1, NULL, 1,

@@ -20,7 +20,7 @@ pub async fn move_recovery_to_server(
             &format!(
                 "WITH {}
              UPDATE {SCHEMA}.app_outbox_relay
-                SET operation = operation - '{{consistent_point,snapshot}}'::text[], settled_lsn = '0/0',
+                SET operation = operation - '{{parts,settled_snapshot,place}}'::text[], settled_lsn = '0/0',
                     system_identifier = $2, timeline = $3,
                     generation = generation + 1, updated_at = now()
               WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND system_identifier <> $2",

@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 use walrelay_pg_client::sql;
 
 use crate::admin_error::AdminError;
-use crate::operation::Filling;
+use crate::operation::SlotSnapshot;
 use crate::rows::unsettled_rows::{AggregateKey, RowCursor, SourceTable};
 
 /// The row at which a recovery continues. Every row before it is settled.
@@ -48,15 +48,15 @@ impl RecoveryCursor {
     }
 }
 
-/// Records the row at which the recovery of this filling continues. Returns false if another
-/// filling is recorded.
+/// Records the row at which this part of a recovery continues. Returns false if another part is
+/// published now.
 ///
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
 pub async fn note_place(
     client: &Client,
-    (slot, filling): (&str, &Filling),
+    (slot, part): (&str, &SlotSnapshot),
     place: &RecoveryCursor,
 ) -> Result<bool, AdminError> {
     let RecoveryCursor { tables, columns, number, row: RowCursor { key, order } } = place;
@@ -65,8 +65,8 @@ pub async fn note_place(
             sql!("recovery_cursor.sql", "note_place"),
             &[
                 (&slot, Type::TEXT),
-                (&filling.consistent_point.to_string(), Type::TEXT),
-                (&filling.snapshot, Type::TEXT),
+                (&part.consistent_point.to_string(), Type::TEXT),
+                (&part.snapshot, Type::TEXT),
                 (tables, Type::TEXT_ARRAY),
                 (columns, Type::TEXT_ARRAY),
                 (&i64::from(*number), Type::INT8),
@@ -80,19 +80,19 @@ pub async fn note_place(
     Ok(written == 1)
 }
 
-/// Reads the row at which the recovery of this filling continues. None means the first row.
+/// Reads the row at which this part of a recovery continues. None means the first row.
 ///
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
 pub async fn read_recovery_cursor(
     client: &Client,
-    (slot, filling): (&str, &Filling),
+    (slot, part): (&str, &SlotSnapshot),
 ) -> Result<Option<RecoveryCursor>, AdminError> {
     let row = client
         .query_typed_opt(
             sql!("recovery_cursor.sql", "read_recovery_cursor"),
-            &[(&slot, Type::TEXT), (&filling.snapshot, Type::TEXT)],
+            &[(&slot, Type::TEXT), (&part.snapshot, Type::TEXT)],
         )
         .await
         .map_err(AdminError::sql("read how far the recovery has come"))?;

@@ -6,7 +6,7 @@ UPDATE public.app_outbox_relay
                      'values', to_jsonb($9::text[]))),
        updated_at = now()
  WHERE slot = $1 AND operation ->> 'kind' = 'recovery'
-   AND operation ->> 'consistent_point' = $2 AND operation ->> 'snapshot' = $3
+   AND operation #>> '{parts,0,consistent_point}' = $2 AND operation #>> '{parts,0,snapshot}' = $3
 
 -- name: read_recovery_cursor
 SELECT ARRAY(SELECT jsonb_array_elements_text(place -> 'tables')) AS tables,

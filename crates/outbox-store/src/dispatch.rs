@@ -77,19 +77,35 @@ const SPILLED: &str = "SPILLED";
 pub struct DispatchStore {
     slot: String,
     on_dead: OnDead,
+    /// Rows at this position and later wait until a recovery is finished.
+    before: PgLsn,
 }
 
 impl DispatchStore {
     /// Creates the dispatch state of this slot. A dead row does not stop its key.
     #[must_use]
     pub fn new(slot: String) -> Self {
-        Self { slot, on_dead: OnDead::Continue }
+        Self { slot, on_dead: OnDead::Continue, before: PgLsn::from(u64::MAX) }
     }
 
     /// Returns the same rows with another rule for keys that have a dead row.
     #[must_use]
     pub fn with_on_dead(self, on_dead: OnDead) -> Self {
         Self { on_dead, ..self }
+    }
+
+    /// Returns the same rows for a recovery that publishes earlier rows than the new slot, which
+    /// begins at `point`. Rows of that slot are recorded without a due time, and no key is parked by
+    /// them or gives them out.
+    #[must_use]
+    pub fn before(self, point: Lsn) -> Self {
+        Self { before: PgLsn::from(point.as_u64()), ..self }
+    }
+
+    /// Returns whether later rows wait for a recovery. Its rows may be read again from the table,
+    /// so stored rows are kept.
+    pub(crate) fn is_during_recovery(&self) -> bool {
+        self.before < PgLsn::from(u64::MAX)
     }
 
     /// Returns the slot that owns the rows.

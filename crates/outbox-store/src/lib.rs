@@ -45,5 +45,5 @@ pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
 pub use slot_figures::read_survey;
 pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, SlotFigures, Store, StoreFailure};
 pub use store_error::{StoreError, grant_on};
-pub use unstreamed::{UNSTREAMED_SQL, Unstreamed};
+pub use unstreamed::{UNSTREAMED_SQL, Unstreamed, UnstreamedKind};
 pub use wal_time::{WalTime, first_position_after, first_time_at, note_wal_time, position_at};

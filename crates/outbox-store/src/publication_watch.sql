@@ -13,7 +13,7 @@ SELECT wanted.schema || '.' || wanted.name AS name, format('%I.%I', wanted.schem
                 AND NOT EXISTS (SELECT FROM unnest($2::text[], $3::text[]) AS known(schema, name)
                                  WHERE known.schema = s.nspname AND known.name = other.relname)
               ORDER BY 1) AS others,
-       c.relkind::text AS relkind, $unstreamed AS unstreamed,
+       $unstreamed,
        marks.in_progress, marks.finished
   FROM unnest($2::text[], $3::text[]) AS wanted(schema, name)
   LEFT JOIN pg_catalog.pg_publication p ON p.pubname = $1

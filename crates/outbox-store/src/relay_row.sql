@@ -12,7 +12,8 @@ SELECT system_identifier, timeline, generation, settled_lsn, settled_xid::text A
 -- name: write
 UPDATE public.app_outbox_relay
    SET settled_lsn = greatest(settled_lsn, $4),
-       settled_xid = greatest(settled_xid::text::numeric, $5::numeric)::text::xid8,
+       settled_xid = CASE WHEN operation ->> 'kind' = 'recovery' THEN settled_xid
+                          ELSE greatest(settled_xid::text::numeric, $5::numeric)::text::xid8 END,
        updated_at = now()
  WHERE slot = $1 AND timeline = $2 AND generation = $3
 RETURNING coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),

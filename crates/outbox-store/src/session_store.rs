@@ -239,7 +239,7 @@ impl Store for SessionStore {
         self.own_row = Some(own_row);
         self.streaming_pid = streaming_pid;
         self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
-        self.spilled.passed(row.map_or(Lsn::ZERO, |row| row.settled_lsn), confirmed);
+        self.passed(row.map_or(Lsn::ZERO, |row| row.settled_lsn), confirmed);
         // Read early, so that even a short session records its progress.
         self.horizon = Some(self.read_horizon().await?);
         Ok(parked_keys)
@@ -333,7 +333,7 @@ impl Store for SessionStore {
         let Some(RelayRowWritten { confirmed, horizon }) = written else {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         };
-        self.spilled.passed(settled, confirmed);
+        self.passed(settled, confirmed);
         if passed.is_some() || self.horizon.is_none() {
             self.horizon = Some(horizon);
         }
@@ -422,6 +422,13 @@ impl SessionStore {
             tracing::info!(keys = held, "keys are held for a replay in place");
         }
         Ok(())
+    }
+
+    /// Records the settled position of the record and the server's confirmed position.
+    fn passed(&mut self, settled: Lsn, confirmed: Lsn) {
+        if !self.store.is_during_recovery() {
+            self.spilled.passed(settled, confirmed);
+        }
     }
 
     /// Deletes some of the spilled rows that were stored before the slot had passed them. This is

@@ -1,4 +1,9 @@
 -- part: unstreamed
+c.relkind::text AS relkind,
+array_to_string(ARRAY(
+  SELECT quote_ident(a.attname) FROM pg_catalog.pg_attribute AS a
+   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+   ORDER BY a.attnum), ', ') AS own_columns,
 ARRAY(WITH RECURSIVE below(oid) AS (
         SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i WHERE i.inhparent = c.oid
          UNION
@@ -9,4 +14,4 @@ ARRAY(WITH RECURSIVE below(oid) AS (
         JOIN pg_catalog.pg_namespace AS s ON s.oid = part.relnamespace
        WHERE c.relkind <> 'p'
           OR part.relkind <> 'p' AND (part.relpersistence <> 'p' OR part.relkind <> 'r')
-       ORDER BY 1)
+       ORDER BY 1) AS unstreamed

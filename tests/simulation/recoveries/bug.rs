@@ -11,4 +11,10 @@ pub(super) enum Bug {
     NotesWhatIsOnlyRead,
     /// A resumed recovery numbers rows from zero again.
     NumbersFromZero,
+    /// No session holds the slot while rows of the table are published.
+    LeavesTheSlot,
+    /// Recorded rows of the new slot are published before the rows of the table.
+    SeesRowsOfTheSlot,
+    /// The rows of a second slot are published together with the rows of the first.
+    JoinsParts,
 }

@@ -1,5 +1,6 @@
-//! The state that survives a process: the rows, the slot, and the record of the recovery.
+//! The state that survives a process: the rows, the slots, and the record of the recovery.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
@@ -17,7 +18,8 @@ pub(super) struct Row {
     pub(super) version: u32,
 }
 
-/// A slot that was created, and the rows that it does not stream.
+/// A slot that was created, and the rows that neither it nor an earlier slot of the recovery
+/// streams.
 #[derive(Debug, Clone)]
 pub(super) struct CreatedSlot {
     /// The number of this slot, counted from 1.
@@ -25,6 +27,8 @@ pub(super) struct CreatedSlot {
     pub(super) consistent_point: u64,
     /// In the order in which they are read.
     pub(super) rows: Vec<Row>,
+    /// The number of rows that were committed before this slot.
+    seen: usize,
 }
 
 impl CreatedSlot {
@@ -37,9 +41,11 @@ impl CreatedSlot {
 #[derive(Debug, Default)]
 struct State {
     rows: Vec<Row>,
+    /// Rows that their producer has deleted.
+    deleted: BTreeSet<u32>,
     slots: u64,
     slot: Option<u64>,
-    on_record: Option<CreatedSlot>,
+    parts: Vec<CreatedSlot>,
     place: Option<(String, RecoveryCursor)>,
     is_finished: bool,
 }
@@ -52,37 +58,61 @@ impl Disk {
         locked(&self.0)
     }
 
-    pub(super) fn commit(&self, key: u32) {
+    pub(super) fn commit(&self, key: u32) -> Row {
         let mut state = self.state();
         let number = u32::try_from(state.rows.len()).expect("few rows");
         let of_key = state.rows.iter().filter(|row| row.key == key).count();
         let version = u32::try_from(of_key).expect("few rows");
-        state.rows.push(Row { number, key, version });
+        let row = Row { number, key, version };
+        state.rows.push(row);
+        row
     }
 
-    /// Returns the slot on record, unless it was lost.
-    pub(super) fn made(&self) -> Option<CreatedSlot> {
+    /// Deletes a row that the slot streams. The table does not have it any more.
+    pub(super) fn delete(&self, row: Row) {
+        self.state().deleted.insert(row.number);
+    }
+
+    /// Returns whether the slot on record exists.
+    pub(super) fn has_slot(&self) -> bool {
         let state = self.state();
-        state.on_record.clone().filter(|made| state.slot == Some(made.slot))
+        state.parts.last().is_some_and(|part| state.slot == Some(part.slot))
     }
 
-    pub(super) fn make_slot(&self) -> CreatedSlot {
+    /// Returns the part whose rows are published next, and the start of the current slot.
+    pub(super) fn part(&self) -> Option<(CreatedSlot, u64)> {
+        let state = self.state();
+        let (first, last) = (state.parts.first()?, state.parts.last()?);
+        Some((first.clone(), last.consistent_point))
+    }
+
+    pub(super) fn make_slot(&self, consistent_point: u64, bug: Option<Bug>) -> CreatedSlot {
         let mut state = self.state();
         state.slots += 1;
         let slot = state.slots;
         state.slot = Some(slot);
-        let mut rows = state.rows.clone();
+        let earlier = state.parts.last().filter(|_| bug != Some(Bug::JoinsParts));
+        let from = earlier.map_or(0, |part| part.seen);
+        let is_there = |row: &&Row| !state.deleted.contains(&row.number);
+        let mut rows: Vec<Row> = state.rows.iter().skip(from).filter(is_there).copied().collect();
         rows.sort_by_key(|row| (row.key, row.version));
-        CreatedSlot { slot, consistent_point: 10_000 + 1_000 * slot, rows }
+        CreatedSlot { slot, consistent_point, rows, seen: state.rows.len() }
     }
 
-    pub(super) fn note_made(&self, made: CreatedSlot) {
-        self.state().on_record = Some(made);
+    pub(super) fn note_made(&self, made: CreatedSlot, bug: Option<Bug>) {
+        let mut state = self.state();
+        if bug == Some(Bug::JoinsParts) {
+            state.parts.clear();
+        }
+        state.parts.push(made);
     }
 
-    /// Loses the slot again. Rows that are committed from now on are not streamed.
-    pub(super) fn lose_slot(&self) {
-        self.state().slot = None;
+    /// Loses the slot again. Rows that are committed from now on are not streamed. A row that is not
+    /// recorded is still in the table: if its producer had deleted it, nothing would have it.
+    pub(super) fn lose_slot(&self, recorded: &BTreeSet<u32>) {
+        let mut state = self.state();
+        state.slot = None;
+        state.deleted.retain(|number| recorded.contains(number));
     }
 
     pub(super) fn note_place(&self, snapshot: String, place: RecoveryCursor) {
@@ -95,8 +125,14 @@ impl Disk {
         noted.filter(|(of, _)| keeps || of == snapshot).map(|(_, place)| place)
     }
 
-    pub(super) fn finish(&self) {
-        self.state().is_finished = true;
+    /// Finishes the first part, and the recovery if it was the last.
+    pub(super) fn finish_part(&self) {
+        let mut state = self.state();
+        if state.parts.len() > 1 {
+            state.parts.remove(0);
+        } else {
+            state.is_finished = true;
+        }
     }
 
     pub(super) fn is_finished(&self) -> bool {

@@ -27,8 +27,11 @@ struct State {
     /// Rows that were stored, and the subset that was stored for that slot.
     stored: BTreeSet<u32>,
     stored_for_slot: BTreeSet<u32>,
-    /// Rows in dispatch state.
+    /// Every row, in commit order.
+    committed: Vec<Row>,
+    /// Rows in dispatch state, and the dead ones.
     recorded: BTreeSet<u32>,
+    dead: BTreeSet<u32>,
     /// Rows that Pub/Sub refused as `INVALID_ARGUMENT` in a request of their own to the running
     /// process. With `OnDead::Continue` later rows of the key may be stored before the dead row is
     /// recorded.
@@ -50,16 +53,15 @@ impl State {
         u32::try_from(rows.iter().position(|row| row.number == number)?).ok()
     }
 
-    /// Returns an earlier row of the same key that is neither stored, recorded nor dead.
+    /// Returns an earlier row of the same key that is neither stored nor dead.
     fn missing_before(&self, number: u32) -> Option<Row> {
-        let rows = &self.made.as_ref()?.rows;
-        let row = rows.iter().find(|row| row.number == number)?;
+        let row = self.committed.get(number as usize)?;
         let is_before = |other: &&Row| other.key == row.key && other.version < row.version;
         let is_there = |other: &Row| {
-            let passed = [&self.stored, &self.recorded, &self.refused_alone];
+            let passed = [&self.stored, &self.dead, &self.refused_alone];
             passed.iter().any(|numbers| numbers.contains(&other.number))
         };
-        rows.iter().filter(is_before).find(|other| !is_there(other)).copied()
+        self.committed.iter().filter(is_before).find(|other| !is_there(other)).copied()
     }
 }
 
@@ -70,6 +72,11 @@ impl RecoveryJudge {
 
     pub(super) fn find(&self, fault: Fault, text: impl Into<String>) {
         self.state().find(fault, text);
+    }
+
+    /// Records a committed row.
+    pub(super) fn committed(&self, row: Row) {
+        self.state().committed.push(row);
     }
 
     /// Records that a process publishes the rows of this slot.
@@ -113,7 +120,7 @@ impl RecoveryJudge {
         }
         if !state.stored.insert(number) {
             state.repeated += 1;
-        } else if let Some(missing) = state.missing_before(number).filter(|_| !is_recorded) {
+        } else if let Some(missing) = state.missing_before(number) {
             state.find(Fault::Reordered, format!("row {number} before {missing:?}"));
         }
     }
@@ -129,6 +136,11 @@ impl RecoveryJudge {
     /// Records the rows that are now in dispatch state.
     pub(super) fn recorded(&self, numbers: impl IntoIterator<Item = u32>) {
         self.state().recorded.extend(numbers);
+    }
+
+    /// Records the rows that are dead now.
+    pub(super) fn dead(&self, numbers: impl IntoIterator<Item = u32>) {
+        self.state().dead.extend(numbers);
     }
 
     /// Records that Pub/Sub refused exactly this row.
@@ -151,11 +163,10 @@ impl RecoveryJudge {
         }
     }
 
-    /// Checks at the end that every row of the last slot is stored or recorded.
+    /// Checks at the end that every row is stored or recorded.
     pub(super) fn end(&self) -> (Vec<(Fault, String)>, usize) {
         let mut state = self.state();
-        let rows = state.made.as_ref().map(|made| made.rows.clone()).unwrap_or_default();
-        for row in rows {
+        for row in state.committed.clone() {
             if !state.stored.contains(&row.number) && !state.recorded.contains(&row.number) {
                 state.find(Fault::Lost, format!("{row:?}"));
             }

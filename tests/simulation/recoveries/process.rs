@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use walrelay_core::{Random, WalBudgetLimit};
 use walrelay_outbox_replay::RecoveryCursor;
 use walrelay_outbox_replay::recovery::{
-    PlaceStore, Progress, ProgressReporting, TableStreamServer, run_recording_place,
+    PlaceStore, Progress, ProgressReporting, TableStreamServer, hold_slot, run_recording_place,
 };
 use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::session::{Purpose, SessionSettings};
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
@@ -20,6 +21,7 @@ use walrelay_relay::stream::mode::StopReason;
 use super::bug::Bug;
 use super::disk::CreatedSlot;
 use super::publisher::TopicOf;
+use super::slot::SlotServer;
 use super::table::{TableServer, described};
 use super::world::{InboxDatabase, random_key};
 use crate::judge::Fault;
@@ -29,6 +31,9 @@ use crate::world::locked;
 /// The number of processes that may be killed. Later ones run to the end.
 const KILLED_MAX: u64 = 6;
 const PROCESSES_MAX: u64 = 20;
+
+/// The longest time of a process, in virtual time.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The outcome of a run.
 pub(super) struct Outcome {
@@ -56,47 +61,98 @@ impl Processes {
             tokio::select! {
                 biased;
                 () = steps.dies.notified() => {}
+                () = self.world.write_beside() => {}
                 () = self.recover(process) => {}
+                () = sleep(PATIENCE) => judge.find(Fault::Unfinished, "a process"),
             }
-            judge.recorded(self.world.in_dispatch_state());
+            self.world.report_recorded();
             judge.process_gone();
             if disk.is_finished() {
                 break;
             }
             let mut seed = locked(&self.world.seed).fork();
             if process < KILLED_MAX && seed.chance(250) {
-                disk.lose_slot();
-                (0..seed.count(1, 40)).for_each(|_| disk.commit(random_key(&mut seed)));
+                disk.lose_slot(&self.world.in_dispatch_state());
+                self.world.drop_slot().await;
+                for _ in 0..seed.count(1, 40) {
+                    self.world.commit(random_key(&mut seed));
+                }
             }
             let is_killed = process < KILLED_MAX && seed.chance(700);
             dies_at = is_killed.then(|| seed.between(1, 300));
             sleep(seed.time(Duration::ZERO, Duration::from_secs(2))).await;
         }
-        if !disk.is_finished() {
-            judge.find(Fault::Unfinished, "the recovery");
+        match disk.is_finished() {
+            true => self.stream().await,
+            false => judge.find(Fault::Unfinished, "the recovery"),
         }
         let (findings, repeated) = judge.end();
         Outcome { findings, repeated, steps: steps.done() }
     }
 
-    /// Creates the slot, unless a recorded slot exists.
-    async fn slot(&self) -> CreatedSlot {
-        let InboxDatabase { disk, steps, .. } = &*self.world;
-        if let Some(made) = disk.made() {
-            return made;
+    /// Creates the slot, unless the slot on record exists. Returns the part to publish, and the start
+    /// of the slot.
+    async fn slot(&self) -> (CreatedSlot, u64) {
+        let InboxDatabase { disk, steps, server, dispatch, bug, .. } = &*self.world;
+        if !disk.has_slot() {
+            self.world.drop_slot().await;
+            steps.pass().await;
+            let point = server.wal_end();
+            server.make_slot(point).expect("it is dropped");
+            let made = disk.make_slot(point, *bug);
+            steps.pass().await;
+            disk.note_made(made, *bug);
+            dispatch.begin_slot(point);
+            steps.pass().await;
         }
-        steps.pass().await;
-        let made = disk.make_slot();
-        steps.pass().await;
-        disk.note_made(made.clone());
-        steps.pass().await;
-        made
+        disk.part().expect("a slot is on record")
     }
 
-    /// Runs one process.
+    /// Publishes the rows of the slot, as the relay does after a recovery.
+    async fn stream(&self) {
+        let InboxDatabase { plan, judge, .. } = &*self.world;
+        let mut settings = settings(plan);
+        settings.until = Until::CaughtUp;
+        let topic = TopicOf { world: Arc::clone(&self.world), commit_lsn: 0 };
+        let ended = self.slot_supervisor(&settings, topic, (PROCESSES_MAX + 1, u64::MAX));
+        match timeout(PATIENCE, ended.run(&Shutdown::new())).await {
+            Ok(Ok(Some(StopReason::CaughtUp))) => {}
+            Ok(Ok(Some(StopReason::Stopped) | None)) => judge.find(Fault::GaveUp, "stopped"),
+            Ok(Err(error)) => judge.find(Fault::GaveUp, story_of(&error)),
+            Err(_) => judge.find(Fault::Unfinished, "the rows of the slot"),
+        }
+        self.world.report_recorded();
+    }
+
+    fn slot_supervisor<'a>(
+        &self,
+        settings: &'a SessionSettings,
+        publisher: TopicOf,
+        (process, point): (u64, u64),
+    ) -> Supervisor<'a, SlotServer, TopicOf> {
+        Supervisor {
+            settings,
+            server: SlotServer { world: Arc::clone(&self.world), process, point },
+            publisher,
+            metrics: Metrics::new(),
+            health: Health::new(),
+            random: Random::new(locked(&self.world.seed).draw()),
+        }
+    }
+
+    /// Runs one process until the recovery is finished.
     async fn recover(&self, process: u64) {
+        while !self.world.disk.is_finished() {
+            if !self.publish_part(process).await {
+                return;
+            }
+        }
+    }
+
+    /// Publishes the rows of one part. Returns whether they are settled.
+    async fn publish_part(&self, process: u64) -> bool {
         let InboxDatabase { disk, judge, steps, bug, plan, .. } = &*self.world;
-        let made = self.slot().await;
+        let (made, point) = self.slot().await;
         let place = disk.place(&made.snapshot(), *bug);
         let place = place.filter(|place| place.table_among(&[described()]).is_some());
         let place = place.filter(|_| *bug != Some(Bug::ForgetsItsPlace));
@@ -118,7 +174,7 @@ impl Processes {
                 progress: progress.clone(),
                 serving: TableStreamServer::default(),
             },
-            publisher: ProgressReporting::new(topic, progress.clone()),
+            publisher: ProgressReporting::new(topic.clone(), progress.clone()),
             metrics: Metrics::new(),
             health: Health::new(),
             random: Random::new(seed),
@@ -126,14 +182,26 @@ impl Processes {
         let noting = Noting { world: Arc::clone(&self.world), made };
         let (stop, shutdown) = (Shutdown::new(), Shutdown::new());
         let running = Box::pin(supervisor.run(&stop));
-        match run_recording_place(running, (noting, &progress), (&stop, &shutdown)).await {
+        let filling = run_recording_place(running, (noting, &progress), (&stop, &shutdown));
+        let mut of_holder = crate::relay::settings(plan);
+        of_holder.purpose = Purpose::Record;
+        let holder = self.slot_supervisor(&of_holder, topic, (process, point));
+        let holding = async { Box::pin(holder.run(&stop)).await.map(drop) };
+        let ended = match bug {
+            Some(Bug::LeavesTheSlot) => filling.await,
+            _ => hold_slot(filling, holding, &stop).await,
+        };
+        match ended {
             Ok(Some(StopReason::CaughtUp)) => {
                 steps.pass().await;
-                disk.finish();
+                disk.finish_part();
+                steps.pass().await;
+                return true;
             }
             Ok(Some(StopReason::Stopped) | None) => judge.find(Fault::GaveUp, "stopped"),
             Err(error) => judge.find(Fault::GaveUp, story_of(&error)),
         }
+        false
     }
 }
 

@@ -62,7 +62,7 @@ impl Publisher for TopicOf {
             if is_refused {
                 return refused(FailureClass::Transient, CallCode::Unavailable);
             }
-            world.judge.recorded(world.in_dispatch_state());
+            world.report_recorded();
             messages.iter().for_each(|(number, index, _)| world.judge.stored(*number, *index));
             world.steps.pass().await;
             sleep(after).await;

@@ -51,23 +51,25 @@ fn key_of(row: &Row) -> AggregateKey {
     AggregateKey { aggregate_type: "video".to_owned(), aggregate_id: format!("k{:03}", row.key) }
 }
 
+/// Returns the columns of a row as text.
+pub(super) fn values_of(row: &Row) -> [String; 9] {
+    let AggregateKey { aggregate_type, aggregate_id } = key_of(row);
+    [
+        format!("e{}", row.number),
+        aggregate_type,
+        aggregate_id,
+        "made_up".to_owned(),
+        row.version.to_string(),
+        "1".to_owned(),
+        "{}".to_owned(),
+        "{}".to_owned(),
+        "2026-01-01 12:00:00.000001+00".to_owned(),
+    ]
+}
+
 fn gap_row(row: &Row) -> SourceRow {
-    let key = key_of(row);
-    let version = row.version.to_string();
-    let id = format!("e{}", row.number);
-    let values = [
-        &id,
-        &key.aggregate_type,
-        &key.aggregate_id,
-        "made_up",
-        &version,
-        "1",
-        "{}",
-        "{}",
-        "2026-01-01 12:00:00.000001+00",
-    ];
-    let values = values.map(|value| SourceValue::Text(value.as_bytes().to_vec())).into();
-    SourceRow { values, key: Some(key) }
+    let values = values_of(row).map(|value| SourceValue::Text(value.into_bytes())).into();
+    SourceRow { values, key: Some(key_of(row)) }
 }
 
 /// The rows of a slot, as one session reads them.
@@ -203,7 +205,11 @@ impl Database for TableDatabase {
 
     async fn into_store(self, _: SystemIdentity) -> Result<Self::Store, RelayError> {
         self.world.steps.pass().await;
-        let table = SessionTable::new(self.world.dispatch.clone(), self.process);
+        let point = match self.world.bug {
+            Some(Bug::SeesRowsOfTheSlot) => u64::MAX,
+            _ => self.consistent_point.as_u64(),
+        };
+        let table = SessionTable::new(self.world.dispatch.clone().before(point), self.process);
         Ok(ProgressReporting::new(table, self.progress))
     }
 }

@@ -47,11 +47,12 @@ impl InPostgres {
     }
 
     /// Begins another script with another slot, so that the tables have no rows of it.
-    pub(crate) async fn begin(&mut self, on_dead: OnDead) {
+    pub(crate) async fn begin(&mut self, on_dead: OnDead, before: u64) {
         self.scripts += 1;
         self.slot = format!("script_{}", self.scripts);
         let client = connect_sql(&self.config).await.expect("a connection");
         let store = DispatchStore::new(self.slot.clone()).with_on_dead(on_dead);
+        let store = store.before(Lsn::new(before));
         let server = read_server_identity(&client).await.expect("a server");
         let session = SessionStore::begin(self.config.clone(), client, store, server, LEASE).await;
         let mut session = session.expect("the same server");

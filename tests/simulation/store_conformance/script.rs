@@ -82,6 +82,11 @@ pub(crate) fn topic(index: usize) -> &'static str {
     TOPICS[index % TOPICS.len()]
 }
 
+/// Draws the position from which rows wait for a recovery. Most scripts have none.
+pub(crate) fn any_bound() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(u64::MAX), 1 => 2_u64..20]
+}
+
 pub(crate) fn any_on_dead() -> impl Strategy<Value = OnDead> {
     prop_oneof![Just(OnDead::Continue), Just(OnDead::Hold)]
 }

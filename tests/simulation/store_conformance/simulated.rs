@@ -22,7 +22,7 @@ pub(crate) struct Simulated {
 }
 
 impl Simulated {
-    pub(crate) fn new(on_dead: OnDead) -> Self {
+    pub(crate) fn new(on_dead: OnDead, before: u64) -> Self {
         // The findings of this judge do not matter, because nothing was committed.
         let judge = Judge::new(judge::Rules {
             dead_rows_hold: on_dead == OnDead::Hold,
@@ -33,7 +33,8 @@ impl Simulated {
             take_over_after: Duration::ZERO,
         });
         let server = ScriptedServer::new(TABLE, Box::new(|_| {}));
-        let rules = Rules { on_dead, per_key_rows: 500, lease: LEASE, recorded_page: u32::MAX };
+        let recorded_page = u32::MAX;
+        let rules = Rules { on_dead, per_key_rows: 500, lease: LEASE, recorded_page, before };
         let table = Table::new(rules, Intervals::HEALTHY, Seed::new(1), judge, server);
         let session = SessionTable::new(table.clone(), 0);
         Self { session, table, replays: BTreeMap::new(), replay_count: 0 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use walrelay_core::ClaimKey;
 use walrelay_outbox_store::{HEADS_MAX, Head};
 
-use super::{HELD_PAUSE, State};
+use super::{HELD_PAUSE, Rules, State};
 use crate::judge::Status;
 
 impl State {
@@ -30,9 +30,14 @@ impl State {
     }
 
     /// Returns the time after which to check a key again, if it is one of these parked keys.
-    pub(super) fn held_for(&self, key: &ClaimKey, parked: &[(String, String)]) -> Option<Duration> {
+    pub(super) fn held_for(
+        &self,
+        rules: Rules,
+        key: &ClaimKey,
+        parked: &[(String, String)],
+    ) -> Option<Duration> {
         let name = (key.topic.to_string(), key.ordering_key.to_string());
-        let due_in = self.due_in(&name.0, &name.1).unwrap_or(HELD_PAUSE);
+        let due_in = self.due_in(rules, &name.0, &name.1).unwrap_or(HELD_PAUSE);
         if self.is_held(&name.0, &name.1) {
             return Some(HELD_PAUSE * 60);
         }

@@ -7,22 +7,37 @@ use tokio::time::Instant;
 use walrelay_core::{Behind, OnDead};
 use walrelay_outbox_store::ParkedKey;
 
-use super::{Entry, Place, Rules, State};
+use super::{Entry, Place, Rules, State, Table};
 use crate::judge::Status;
+
+impl Table {
+    /// Returns the same table for a recovery whose slot begins at this position.
+    pub(crate) fn before(self, point: u64) -> Self {
+        Self { rules: Rules { before: point, ..self.rules }, ..self }
+    }
+
+    /// Reads the parked keys early for a process, which uses them once it has the slot.
+    pub(crate) fn read_early(&self, process: u64) {
+        let mut state = self.state();
+        let keys = state.parked_keys(self.rules);
+        state.read_early.entry(process).or_insert(keys);
+    }
+}
 
 impl State {
     /// Returns the keys whose rows make them parked, in order.
     pub(super) fn keys(
         &self,
-        on_dead: OnDead,
+        rules: Rules,
         wanted: impl Fn(&Entry) -> bool,
     ) -> Vec<(String, String)> {
         let holds = |entry: &&Entry| match entry.status {
             Status::Retrying => true,
-            Status::Dead => on_dead == OnDead::Hold && !entry.key.is_empty(),
+            Status::Dead => rules.on_dead == OnDead::Hold && !entry.key.is_empty(),
             Status::Published | Status::Discarded => false,
         };
-        let entries = self.entries.values().filter(holds).filter(|entry| wanted(entry));
+        let entries = self.entries.range(..(rules.before, 0, 0)).map(|(_, entry)| entry);
+        let entries = entries.filter(holds).filter(|entry| wanted(entry));
         let mut keys: Vec<_> =
             entries.map(|entry| (entry.topic.clone(), entry.key.clone())).collect();
         keys.sort();
@@ -40,6 +55,16 @@ impl State {
         })
     }
 
+    /// Returns the retrying rows of a key that do not wait for a recovery.
+    fn retrying_before(
+        &self,
+        rules: Rules,
+        topic: &str,
+        key: &str,
+    ) -> impl Iterator<Item = (&Place, &Entry)> {
+        self.retrying(topic, key).take_while(move |(position, _)| position.0 < rules.before)
+    }
+
     /// Returns the position of the first dead row that holds the key.
     pub(super) fn held_at(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<Place> {
         let dead = |entry: &Entry| {
@@ -51,31 +76,31 @@ impl State {
     }
 
     /// Returns the time until a key is due, or `None` if it may be claimed at any time.
-    pub(super) fn due_in(&self, topic: &str, key: &str) -> Option<Duration> {
-        let mut rows = self.retrying(topic, key).map(|(_, entry)| entry.next_attempt);
+    pub(super) fn due_in(&self, rules: Rules, topic: &str, key: &str) -> Option<Duration> {
+        let mut rows = self.retrying_before(rules, topic, key).map(|(_, entry)| entry.next_attempt);
         let at = if key.is_empty() { rows.flatten().min() } else { rows.next().flatten() };
         at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    fn parked_key(&self, on_dead: OnDead, topic: String, ordering_key: String) -> ParkedKey {
-        let head = self.retrying(&topic, &ordering_key).next();
-        let dead_at = self.held_at(on_dead, &topic, &ordering_key);
+    fn parked_key(&self, rules: Rules, topic: String, ordering_key: String) -> ParkedKey {
+        let head = self.retrying_before(rules, &topic, &ordering_key).next();
+        let dead_at = self.held_at(rules.on_dead, &topic, &ordering_key);
         ParkedKey {
             is_held: dead_at.is_some_and(|dead| head.is_none_or(|(first, _)| dead < *first)),
             behind: match head {
                 Some((_, entry)) if entry.is_read_without_lease() => Behind::Spilled,
                 Some(_) | None => Behind::Queued,
             },
-            next_attempt_in: self.due_in(&topic, &ordering_key),
+            next_attempt_in: self.due_in(rules, &topic, &ordering_key),
             attempts: head.map_or(0, |(_, entry)| entry.attempts),
             topic,
             ordering_key,
         }
     }
 
-    pub(super) fn parked_keys(&self, on_dead: OnDead) -> Vec<ParkedKey> {
-        let keys = self.keys(on_dead, |_| true).into_iter();
-        keys.map(|(topic, key)| self.parked_key(on_dead, topic, key)).collect()
+    pub(super) fn parked_keys(&self, rules: Rules) -> Vec<ParkedKey> {
+        let keys = self.keys(rules, |_| true).into_iter();
+        keys.map(|(topic, key)| self.parked_key(rules, topic, key)).collect()
     }
 
     /// Returns the rows of a key that may be claimed now, in order.
@@ -87,7 +112,7 @@ impl State {
         let is_due = |entry: &Entry| entry.next_attempt.is_none_or(|at| at <= now);
         let held_at = self.held_at(rules.on_dead, topic, key);
         let before = self
-            .retrying(topic, key)
+            .retrying_before(rules, topic, key)
             .take_while(|(position, _)| held_at.is_none_or(|held| **position < held));
         if !key.is_empty() {
             let mut due = before.take(rules.per_key_rows).take_while(|(_, entry)| is_due(entry));

@@ -19,7 +19,7 @@ impl Table {
     pub(crate) fn due(&self) -> Vec<(RowNumber, u64)> {
         let (state, now) = (self.state(), Instant::now());
         let is_due = |entry: &Entry| entry.next_attempt.is_some_and(|at| at <= now);
-        let keys = state.keys(self.rules.on_dead, is_due).into_iter();
+        let keys = state.keys(self.rules, is_due).into_iter();
         let first = keys.filter_map(|(topic, key)| {
             let at = *state.claimable(self.rules, &topic, &key).first()?;
             state.entries.get(&at).map(|entry| (entry.row, entry.version))

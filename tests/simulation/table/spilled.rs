@@ -2,7 +2,7 @@
 
 use pgoutput_parser::Lsn;
 use tokio::time::Instant;
-use walrelay_core::{ClaimKey, OnDead};
+use walrelay_core::ClaimKey;
 
 use super::{Entry, Place, Rules, State, Table};
 use crate::judge::Status;
@@ -15,7 +15,15 @@ impl Table {
 
     /// Returns the position before which no session receives rows.
     pub(super) fn past(&self) -> u64 {
+        if self.rules.before < u64::MAX {
+            return 0;
+        }
         self.state().settled.min(self.server.confirmed_flush())
+    }
+
+    /// Records that a new slot begins at this position.
+    pub(crate) fn begin_slot(&self, at: u64) {
+        self.state().settled = at;
     }
 
     /// Records the settled position. A spilled and stored row is deleted once the slot is confirmed
@@ -26,7 +34,9 @@ impl Table {
             return;
         }
         state.settled = state.settled.max(settled);
-        let past = state.settled.min(self.server.confirmed_flush());
+        drop(state);
+        let past = self.past();
+        let mut state = self.state();
         state.entries.retain(|(commit_lsn, ..), entry| {
             let is_stored = entry.is_spilled && entry.status == Status::Published;
             !(is_stored && *commit_lsn < past)
@@ -35,7 +45,7 @@ impl Table {
 
     /// Returns whether spilled rows committed before `end` are pending only because of Pub/Sub.
     pub(crate) fn has_spilled_before(&self, end: u64) -> bool {
-        self.state().has_spilled_before(self.rules.on_dead, Lsn::new(end))
+        self.state().has_spilled_before(self.rules, Lsn::new(end))
     }
 }
 
@@ -49,9 +59,10 @@ impl Entry {
 
 impl State {
     /// Returns whether spilled rows committed before `end` are pending only because of Pub/Sub.
-    pub(super) fn has_spilled_before(&self, on_dead: OnDead, end: Lsn) -> bool {
+    pub(super) fn has_spilled_before(&self, rules: Rules, end: Lsn) -> bool {
+        let rules = Rules { before: u64::MAX, ..rules };
         let is_spilled = |entry: &Entry| entry.is_spilled && entry.status == Status::Retrying;
-        self.keys(on_dead, is_spilled).into_iter().any(|(topic, key)| {
+        self.keys(rules, is_spilled).into_iter().any(|(topic, key)| {
             let waits = |(at, entry): (&Place, &Entry)| is_spilled(entry) && at.0 < end.as_u64();
             let mut rows = self.retrying(&topic, &key);
             let is_waiting = match key.is_empty() {
@@ -59,7 +70,7 @@ impl State {
                 false => rows.next().is_some_and(waits),
             };
             let head = self.retrying(&topic, &key).next().map(|(at, _)| *at);
-            let dead = self.held_at(on_dead, &topic, &key);
+            let dead = self.held_at(rules.on_dead, &topic, &key);
             let is_behind_dead = dead.is_some_and(|dead| head.is_none_or(|head| dead < head));
             is_waiting && !is_behind_dead && !self.is_held(&topic, &key)
         })

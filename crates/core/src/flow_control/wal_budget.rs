@@ -194,6 +194,12 @@ impl WalBudget {
         Held { wal_end, watermark: watermark.lsn().max(self.from) }
     }
 
+    /// Whether the retained WAL is near the budget, so that all rows are recorded.
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        self.spill == SpillMode::Everything
+    }
+
     /// Whether spilling is paused because it writes more WAL than it releases.
     #[must_use]
     pub const fn is_futile(&self) -> bool {

@@ -1,14 +1,15 @@
 //! The check for rows that no slot streams, as SQL.
 
-use walrelay_outbox_store::{UNSTREAMED_SQL, Unstreamed};
+use walrelay_outbox_store::{UNSTREAMED_SQL, Unstreamed, UnstreamedKind};
 use walrelay_pg_client::{QualifiedName, quote_literal};
 
 /// SQL that refuses an outbox table with rows below it that are never published.
 pub(crate) fn sql(table: &QualifiedName) -> String {
     let name = quote_literal(&table.to_string());
-    let below = || vec!["BELOW".to_owned()];
     let [(partitions, fix_of_partitions), (children, fix_of_children)] =
-        [Unstreamed::Partitions(below()), Unstreamed::Children(below())].map(|found| {
+        [UnstreamedKind::Partitions, UnstreamedKind::Children].map(|kind| {
+            let (names, columns) = (vec!["BELOW".to_owned()], "COLUMNS".to_owned());
+            let found = Unstreamed { kind, names, columns };
             let fix = found.fix(&table.to_string());
             (quote_literal(&found.problem()), quote_literal(&fix))
         });
@@ -16,15 +17,16 @@ pub(crate) fn sql(table: &QualifiedName) -> String {
     format!(
         "DO $walrelay$
 DECLARE
-  kind \"char\";
-  below text[];
+  found record;
 BEGIN
-  SELECT c.relkind, {UNSTREAMED_SQL} INTO kind, below FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass({name});
-  IF cardinality(below) > 0 THEN
+  SELECT {UNSTREAMED_SQL} INTO found FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass({name});
+  IF cardinality(found.unstreamed) > 0 THEN
     RAISE EXCEPTION 'table % %', {name},
-        replace(CASE kind WHEN 'p' THEN {partitions} ELSE {children} END, 'BELOW', array_to_string(below, ', '))
+        replace(CASE found.relkind WHEN 'p' THEN {partitions} ELSE {children} END,
+                'BELOW', array_to_string(found.unstreamed, ', '))
       USING ERRCODE = 'WR001',
-            HINT = replace(CASE kind WHEN 'p' THEN {fix_of_partitions} ELSE {fix_of_children} END, 'BELOW', below[1]);
+            HINT = replace(replace(CASE found.relkind WHEN 'p' THEN {fix_of_partitions} ELSE {fix_of_children} END,
+                                   'BELOW', found.unstreamed[1]), 'COLUMNS', found.own_columns);
   END IF;
 END
 $walrelay$;"

@@ -117,7 +117,7 @@ impl AnchorKeeper {
         let client = connect_sql(&self.connect).await.map_err(RelayError::Connect)?;
         let kept = self.keep_once(&client).await;
         client.close().await;
-        kept.map_err(RelayError::survey)
+        Ok(kept?)
     }
 
     async fn keep_once(&self, client: &SqlClient) -> Result<(), AdminError> {

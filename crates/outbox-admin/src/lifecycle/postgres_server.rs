@@ -46,6 +46,12 @@ enum SessionPurpose {
     Service,
     /// A command that has begun an operation. The session is a part of that operation.
     Command,
+    /// The recovery on record, whose new slot begins at this position. The session records the rows
+    /// of the slot.
+    Recovery {
+        /// Rows at this position and later wait until the recovery is finished.
+        point: Lsn,
+    },
 }
 
 impl<'a> Postgres<'a> {
@@ -62,6 +68,12 @@ impl<'a> Postgres<'a> {
     pub fn for_a_command(self) -> Self {
         Self { purpose: SessionPurpose::Command, ..self }
     }
+
+    /// Returns the same server for the recovery on record, whose new slot begins at this position.
+    #[must_use]
+    pub fn during_recovery(self, point: Lsn) -> Self {
+        Self { purpose: SessionPurpose::Recovery { point }, ..self }
+    }
 }
 
 impl Server for Postgres<'_> {
@@ -76,6 +88,10 @@ impl Server for Postgres<'_> {
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
         let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
+        let store = match self.purpose {
+            SessionPurpose::Service | SessionPurpose::Command => store,
+            SessionPurpose::Recovery { point } => store.before(point),
+        };
         let lease = lease_of(pubsub);
         let (connect, relay, watch) = (connect.clone(), relay.clone(), self.watch.clone());
         Ok(Connected {
@@ -146,8 +162,9 @@ impl Database for PostgresDatabase {
             }
             Err(error) => return Err(RelayError::survey(error)),
         }
-        if self.purpose == SessionPurpose::Command {
-            return Ok(());
+        match self.purpose {
+            SessionPurpose::Service => {}
+            SessionPurpose::Command | SessionPurpose::Recovery { .. } => return Ok(()),
         }
         let finisher = OperationResumer {
             client: &self.sql,

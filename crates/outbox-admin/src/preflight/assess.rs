@@ -6,7 +6,7 @@ use walrelay_errors::Code;
 use walrelay_outbox_replay::{
     ReleaseStage, SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, loss,
 };
-use walrelay_outbox_store::{DEFINITION_TABLE, Unstreamed};
+use walrelay_outbox_store::DEFINITION_TABLE;
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,
 };
@@ -287,7 +287,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
     }
     let found = facts.outbox_tables.iter().filter_map(|table| table.found.as_ref());
     let unstreamed = found.filter_map(|found| found.unstreamed.as_ref());
-    let unstreamed: Vec<&String> = unstreamed.flat_map(Unstreamed::names).collect();
+    let unstreamed: Vec<&String> = unstreamed.flat_map(|it| &it.names).collect();
     for published in &publication.tables {
         // Without this entry, the rows of a child would still be unpublished. The finding about its
         // parent has the fix.

@@ -278,7 +278,7 @@ fn table_question() -> String {
         "WITH rights(ordinal, name, command) AS (
   VALUES (1, 'SELECT', 'r'::\"char\"), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')
 )
-SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
+SELECT c.relpersistence::text AS relpersistence,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               ORDER BY a.attnum) AS column_names,
@@ -300,7 +300,7 @@ SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
                    WHERE p.pubname = $3 AND (a.attnum = ANY (r.prattrs::int2[])
                       OR r.prattrs IS NULL AND to_jsonb(p)->>'pubgencols' = 's')))
               ORDER BY a.attnum) AS unpublished_columns,
-       {UNSTREAMED_SQL} AS unstreamed,
+       {UNSTREAMED_SQL},
        ARRAY(SELECT p.name FROM rights p
               WHERE NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.name))
               ORDER BY p.ordinal) AS missing_rights,

@@ -5,10 +5,10 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
+use walrelay_outbox_replay::SlotOperation;
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::operator::{Consent, StepSink};
-use walrelay_outbox_replay::{SlotOperation, SlotRecovery};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;
@@ -186,7 +186,7 @@ impl<'a, O: Operator> AdminSession<'a, O> {
             let done = self.resumer(slot, &Health::new()).finish().await?;
             let Outcome::Elsewhere { operation, what } = done else { return Ok(done) };
             // The slot exists. The relay that works on the operation publishes its rows.
-            if let SlotOperation::Recovery(SlotRecovery { filling: Some(_), .. }) = operation {
+            if matches!(&operation, SlotOperation::Recovery(it) if !it.parts.is_empty()) {
                 return Ok(Outcome::Pending(operation));
             }
             // Other commands finish the other operations.

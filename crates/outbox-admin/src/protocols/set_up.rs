@@ -356,7 +356,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
 
 /// Returns whether this is the creation of a first slot that does not exist yet.
 const fn is_without_slot(begun: &SlotRecovery) -> bool {
-    matches!(begun, SlotRecovery { bound: SettledBound::Nothing, filling: None, .. })
+    matches!(begun.bound, SettledBound::Nothing) && begun.parts.is_empty()
 }
 
 async fn is_backfill_begun(client: &SqlClient, slot: &str) -> Result<bool, ProtocolError> {

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::{InitOptions, init};
-use walrelay_outbox_replay::{SettledBound, SlotRecovery, begin_recovery, move_recovery_to_server};
+use walrelay_outbox_replay::{
+    SettledBound, SlotOperation, SlotRecovery, SlotSnapshot, begin_recovery, finish_part,
+    finish_recovery, move_recovery_to_server, read_operation, store_slot_snapshot,
+};
 use walrelay_outbox_store::{
     DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, delete_relay_row,
     is_same_origin, read_horizon, read_relay_row, take_relay_row,
@@ -258,7 +261,8 @@ async fn rows_that_another_server_recorded_are_before_every_position_of_this_one
         failover: Failover::No,
         bound: SettledBound::Since(std::time::SystemTime::now()),
         unpublished_column: None,
-        filling: None,
+        parts: Vec::new(),
+        settled_snapshot: None,
     };
     let here = |id| (id, 1);
     assert!(begin_recovery(&session, slot, &recovery, here("78")).await.unwrap());
@@ -272,4 +276,51 @@ async fn rows_that_another_server_recorded_are_before_every_position_of_this_one
     assert!(session.text(order).await.ends_with("third 5/5.0"));
     move_recovery_to_server(&session, slot, here("79")).await.unwrap();
     assert_eq!(session.text(order).await, moved);
+}
+
+#[tokio::test]
+async fn the_horizon_stays_until_the_last_part_of_a_recovery_is_finished() {
+    let (database, session) = initialised().await;
+    let slot = database.name();
+    let own = take_relay_row(&session, slot, "77", 1).await.unwrap();
+    let before = read_relay_row(&session, slot).await.unwrap().unwrap();
+    let recovery = SlotRecovery {
+        id: "1".to_owned(),
+        failover: Failover::No,
+        bound: SettledBound::Horizon,
+        unpublished_column: None,
+        parts: Vec::new(),
+        settled_snapshot: None,
+    };
+    assert!(begin_recovery(&session, slot, &recovery, ("77", 1)).await.unwrap());
+    let own = take_relay_row(&session, slot, "77", own.timeline).await.unwrap();
+    let begun = before.settled_lsn.as_u64();
+    let part = |n: u64| SlotSnapshot {
+        consistent_point: Lsn::new(begun + 0x100 * n),
+        snapshot: format!("{0}:{0}:", 1_000_000 * n),
+    };
+    let on_record = async || read_operation(&session, slot).await.unwrap();
+    for number in [1, 2] {
+        store_slot_snapshot(&session, slot, &part(number)).await.unwrap();
+        // The session that holds the slot confirms it, and has seen a later horizon.
+        let confirmed = Lsn::new(begun + 0x100 * number + 8);
+        assert!(own.write(&session, confirmed, Some(u64::MAX)).await.unwrap().is_some());
+        let row = read_relay_row(&session, slot).await.unwrap().unwrap();
+        assert_eq!((row.settled_lsn, row.settled_xid), (confirmed, before.settled_xid));
+    }
+    let both = SlotRecovery { parts: vec![part(1), part(2)], ..recovery };
+    assert_eq!(on_record().await, Some(SlotOperation::Recovery(both.clone())));
+
+    finish_part(&session, slot).await.unwrap();
+    let settled_snapshot = Some(part(1).snapshot);
+    let rest = SlotRecovery { parts: vec![part(2)], settled_snapshot, ..both };
+    assert_eq!(on_record().await, Some(SlotOperation::Recovery(rest)));
+    assert_eq!(
+        read_relay_row(&session, slot).await.unwrap().unwrap().settled_xid,
+        before.settled_xid
+    );
+    finish_recovery(&session, slot).await.unwrap();
+    let done = read_relay_row(&session, slot).await.unwrap().unwrap();
+    assert_eq!((done.operation, done.settled_xid), (None, 2_000_000));
+    assert_eq!(done.settled_lsn.as_u64(), begun + 0x208, "the slot is confirmed up to there");
 }

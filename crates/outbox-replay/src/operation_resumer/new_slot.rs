@@ -17,7 +17,7 @@ use walrelay_relay::error::RelayError;
 use walrelay_relay::failpoint;
 use walrelay_relay::seed::random_seed;
 
-use crate::operation::{Filling, SlotRecovery, store_slot_snapshot};
+use crate::operation::{SlotRecovery, SlotSnapshot, store_slot_snapshot};
 use crate::operation_resumer::OperationResumer;
 use crate::slot_holder::describe_slot_blockers;
 
@@ -41,7 +41,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(5);
 pub(crate) async fn create(
     finisher: &OperationResumer<'_>,
     recovery: &SlotRecovery,
-) -> Result<Filling, RelayError> {
+) -> Result<SlotSnapshot, RelayError> {
     let OperationResumer { client, connect, slot, .. } = finisher;
     tracing::info!(slot, "creating a new slot");
     finisher.drop_when_free().await?;
@@ -85,10 +85,10 @@ pub(crate) async fn create(
     let snapshot: String = row.map_err(&failed)?.get(0);
     importing.batch_execute("COMMIT").await.map_err(&failed)?;
     importing.close().await;
-    let filling = Filling { consistent_point, snapshot };
-    store_slot_snapshot(client, slot, &filling).await?;
+    let created = SlotSnapshot { consistent_point, snapshot };
+    store_slot_snapshot(client, slot, &created).await?;
     failpoint::hit("recovery-noted");
-    Ok(filling)
+    Ok(created)
 }
 
 /// Most attempts to create the slot. The last one follows about 10 seconds after the first.

@@ -2,14 +2,16 @@
 //! new slot of a recovery.
 
 use walrelay_errors::Code;
-use walrelay_outbox_store::{CopyLifetime, copy_slot, read_recorded_system_identifier};
+use walrelay_outbox_store::{
+    CopyLifetime, copy_slot, read_recorded_system_identifier, read_relay_row,
+};
 use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
 use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
 use walrelay_relay::error::RelayError;
 
 use crate::operation::{
-    Filling, Reset, SlotOperation, SlotRecovery, cancel_operation, finish_reset, read_operation,
-    release_operation, take_operation,
+    Reset, SlotOperation, cancel_operation, finish_reset, read_operation, release_operation,
+    take_operation,
 };
 use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::new_slot;
@@ -77,7 +79,7 @@ impl OperationResumer<'_> {
     }
 
     async fn read(&self) -> Result<Option<SlotOperation>, RelayError> {
-        read_operation(self.client, self.slot).await.map_err(RelayError::survey)
+        Ok(read_operation(self.client, self.slot).await?)
     }
 
     /// Reads the operation again: the previous holder of the lock may have finished it.
@@ -85,15 +87,13 @@ impl OperationResumer<'_> {
         match self.read().await? {
             Some(SlotOperation::Reset(begun)) => self.reset(begun).await,
             Some(SlotOperation::Recovery(begun)) => {
-                let filling = match begun.filling.clone() {
-                    Some(filling) if self.has_slot(&filling).await? => filling,
-                    // No slot was created yet, or it was lost again. The lower bound remains valid.
-                    Some(_) | None => new_slot::create(self, &begun).await?,
-                };
-                Ok(Outcome::Pending(SlotOperation::Recovery(SlotRecovery {
-                    filling: Some(filling),
-                    ..begun
-                })))
+                let mut recovery = begun;
+                // No slot was created yet, or it was lost again. The lower bound remains valid.
+                if recovery.parts.is_empty() || !self.has_slot().await? {
+                    let part = new_slot::create(self, &recovery).await?;
+                    recovery.parts.push(part);
+                }
+                Ok(Outcome::Pending(SlotOperation::Recovery(recovery)))
             }
             Some(SlotOperation::Release(begun)) => self.check_release(begun).await,
             // Only the command sees the slots of both shard counts.
@@ -133,11 +133,14 @@ impl OperationResumer<'_> {
     }
 
     /// Returns whether the slot that was created for a recovery still exists and is the same slot.
-    async fn has_slot(&self, filling: &Filling) -> Result<bool, RelayError> {
+    /// Its WAL never begins after the settled position on record.
+    pub(crate) async fn has_slot(&self) -> Result<bool, RelayError> {
+        // In this order, because the record moves before the slot.
         let slot = read_slot(self.client, self.slot).await?;
-        Ok(slot.is_some_and(|slot| {
-            let begins = slot.confirmed_flush_lsn;
-            !slot.is_lost() && begins.is_some_and(|at| at <= filling.consistent_point)
+        let row = read_relay_row(self.client, self.slot).await?;
+        Ok(slot.zip(row).is_some_and(|(slot, row)| {
+            let is_same = slot.restart_lsn.is_some_and(|restart| restart <= row.settled_lsn);
+            is_same && !slot.is_lost()
         }))
     }
 
@@ -172,7 +175,7 @@ struct OnServer<'a> {
 
 impl ResetSteps for OnServer<'_> {
     async fn has_anchor(&mut self) -> Result<bool, RelayError> {
-        self.reset.has_anchor(self.finisher.client).await.map_err(RelayError::survey)
+        Ok(self.reset.has_anchor(self.finisher.client).await?)
     }
 
     async fn drop_live(&mut self) -> Result<(), RelayError> {
@@ -182,7 +185,7 @@ impl ResetSteps for OnServer<'_> {
     async fn copy_anchor(&mut self) -> Result<(), RelayError> {
         let OperationResumer { client, slot, .. } = self.finisher;
         let copied = copy_slot(client, &self.reset.anchor_slot, slot, CopyLifetime::Kept).await;
-        copied.map(drop).map_err(RelayError::survey)
+        Ok(copied.map(drop)?)
     }
 
     async fn restore_failover(&mut self) -> Result<(), RelayError> {
@@ -195,12 +198,12 @@ impl ResetSteps for OnServer<'_> {
 
     async fn finish(&mut self) -> Result<(), RelayError> {
         let OperationResumer { client, slot, .. } = self.finisher;
-        finish_reset(client, slot, self.reset).await.map_err(RelayError::survey)
+        Ok(finish_reset(client, slot, self.reset).await?)
     }
 
     async fn cancel(&mut self) -> Result<(), RelayError> {
         let OperationResumer { client, slot, .. } = self.finisher;
-        cancel_operation(client, slot).await.map_err(RelayError::survey)
+        Ok(cancel_operation(client, slot).await?)
     }
 }
 

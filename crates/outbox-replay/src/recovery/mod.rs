@@ -10,7 +10,12 @@
 //! does not cover. The slot streams all other rows. After a crash before the snapshot is recorded,
 //! the recovery starts again with another slot. After a later crash, it resumes with the first row
 //! that is not recorded as settled.
+//!
+//! A second session holds the new slot meanwhile. Near the WAL budget it records the rows that
+//! stream, and confirms the slot. If the slot is lost again, the rows that the lost slot would have
+//! streamed are another part, which follows the first.
 
+mod fill;
 mod place_recording;
 mod progress;
 mod progress_reporting;
@@ -22,18 +27,16 @@ mod source;
 mod stream;
 mod transaction_grouping;
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use pgoutput_parser::PgTimestamp;
-use place_recording::PlaceInRelayRow;
-use tokio::time::sleep;
-use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
+use walrelay_core::{ColumnAliases, ColumnNames};
 use walrelay_outbox_store::{
     Outbox, PublicationWatch, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, TableAccess, TableColumn, connect_outbox, quote_identifier,
-    read_columns, refuse_hidden_rows,
+    QualifiedName, SqlClient, TableAccess, TableColumn, quote_identifier, read_columns,
+    refuse_hidden_rows,
 };
 use walrelay_pg_replication::{
     Failover, Operation, read_publication, read_server_identity, read_slot,
@@ -42,16 +45,13 @@ use walrelay_pg_replication::{
 use crate::admin_error::AdminError;
 use crate::lost_slot::{read_loss_with_wal, refuse_other_outbox, refuse_other_slot};
 use crate::operation::{
-    SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, finish_recovery,
-    read_operation, release_operation, take_operation,
+    SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, read_operation,
 };
-use crate::operation_resumer::OperationResumer;
-use crate::operation_resumer::outcome::Outcome;
 use crate::pg_upgrade::move_recovery_to_server;
-use crate::recovery_cursor::read_recovery_cursor;
 use crate::rows::row_filter::read_row_filter;
 use crate::rows::unsettled_rows::{Scope, SettledRows, SourceTable, UnsettledRows};
 
+pub use fill::{Fill, RecoveryEnd, hold_slot};
 pub use place_recording::{PlaceStore, run_recording_place};
 pub use progress::Progress;
 pub use progress_reporting::ProgressReporting;
@@ -59,7 +59,6 @@ pub(crate) use reader::PostgresRowReader;
 pub use reader::{RowReader, Rows};
 pub use recovery_work::RecoveryWork;
 pub use resume_points::{ResumePoint, ResumePoints};
-use source::TableSource;
 pub use source::TableStreamServer;
 pub(crate) use source::reading;
 pub use stream::TableStream;
@@ -68,24 +67,7 @@ pub use transaction_grouping::TransactionGrouping;
 use walrelay_errors::Code;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::failpoint;
-use walrelay_relay::lifecycle::session::SessionSettings;
-use walrelay_relay::lifecycle::supervisor::Supervisor;
-use walrelay_relay::observe::health::Health;
-use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::seed::random_seed;
-use walrelay_relay::settings::{Settings, Until};
-use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::mode::StopReason;
-use walrelay_relay::stream::publisher::Publisher;
-
-/// How the publishing of a recovery's rows ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecoveryEnd {
-    /// No row is left to publish.
-    Done,
-    /// A stop was requested. The next run resumes with the unsettled rows.
-    Stopped,
-}
 
 /// A recovery that is not recorded yet.
 #[derive(Debug)]
@@ -219,7 +201,7 @@ async fn carry_over_recovery(
     refuse_hidden(client, &outbox.tables).await?;
     let server = read_server_identity(client).await?;
     let whose = (here.as_str(), server.timeline);
-    move_recovery_to_server(client, slot, whose).await.map_err(RelayError::survey)
+    Ok(move_recovery_to_server(client, slot, whose).await?)
 }
 
 /// Returns the bound on another server. Positions are not valid there. Transaction ids are valid if
@@ -279,7 +261,14 @@ async fn recovery(
         Some(false) | None => Failover::No,
     };
     let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
-    Ok(SlotRecovery { id, failover, bound, unpublished_column: None, filling: None })
+    Ok(SlotRecovery {
+        id,
+        failover,
+        bound,
+        unpublished_column: None,
+        parts: Vec::new(),
+        settled_snapshot: None,
+    })
 }
 
 /// Refuses a publication that does not exist or lacks a table: the new slot would not stream its
@@ -310,7 +299,8 @@ async fn refuse_unpublished(client: &SqlClient, outbox: &Outbox) -> Result<(), R
     Err(RelayError::Setup { code, summary })
 }
 
-/// Returns the unsettled rows of a recovery whose slot is created.
+/// Returns the rows of a recovery that are published next, if its slot is created: those of its
+/// first part.
 ///
 /// # Errors
 ///
@@ -323,20 +313,20 @@ pub async fn rest(
     let row = read_relay_row(client, slot).await?;
     match (operation, row) {
         (Some(SlotOperation::Recovery(recovery)), Some(row)) => {
-            let Some(filling) = recovery.filling.clone() else { return Ok(None) };
-            let settled = match recovery.bound {
-                SettledBound::Nothing => match recovery.unpublished_column.clone() {
+            let Some(part) = recovery.parts.first().cloned() else { return Ok(None) };
+            let settled = match (recovery.settled_snapshot.clone(), recovery.bound) {
+                (Some(snapshot), _) => SettledRows::SeenIn(snapshot),
+                (None, SettledBound::Nothing) => match recovery.unpublished_column.clone() {
                     Some(column) => SettledRows::NotNull { column },
                     None => SettledRows::None,
                 },
-                SettledBound::Horizon => SettledRows::Below(row.settled_xid),
-                SettledBound::Since(since) => {
+                (None, SettledBound::Horizon) => SettledRows::Below(row.settled_xid),
+                (None, SettledBound::Since(since)) => {
                     SettledRows::Before(PgTimestamp::from_system_time(since))
                 }
             };
-            let gap =
-                UnsettledRows { snapshot: filling.snapshot, settled, scope: Scope::default() };
-            Ok(Some((recovery, RecoveryWork { consistent_point: filling.consistent_point, gap })))
+            let gap = UnsettledRows { snapshot: part.snapshot, settled, scope: Scope::default() };
+            Ok(Some((recovery, RecoveryWork { consistent_point: part.consistent_point, gap })))
         }
         (
             Some(
@@ -351,146 +341,9 @@ pub async fn rest(
     }
 }
 
-/// The interval at which a waiting process checks whether it can continue.
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// Publishes the remaining rows of a recovery, if one was begun. Waits while another process works
-/// on it.
-///
-/// # Errors
-///
-/// The same errors as a running relay.
-pub async fn fill<P: Publisher>(
-    settings: &Settings,
-    publisher: P,
-    (metrics, health): (&Metrics, &Health),
-    shutdown: &Shutdown,
-) -> Result<RecoveryEnd, RelayError> {
-    let slot = &settings.relay.outbox.slot;
-    let client = connect_outbox(&settings.connect).await.map_err(RelayError::Connect)?;
-    match read_operation(&client, slot).await {
-        Ok(Some(SlotOperation::Recovery(_))) => {
-            refuse_other_outbox(&client, &settings.relay.outbox).await?;
-        }
-        // The next session encounters and reports any other operation or error.
-        Ok(
-            Some(
-                SlotOperation::Reset(_) | SlotOperation::Release(_) | SlotOperation::Resharding(_),
-            )
-            | None,
-        )
-        | Err(_) => {
-            return Ok(RecoveryEnd::Done);
-        }
-    }
-    let finisher = OperationResumer {
-        client: &client,
-        connect: &settings.connect,
-        slot,
-        health,
-        // The caller drops this future if the start is cancelled, so no stop signal is needed.
-        stop: &Shutdown::new(),
-    };
-    loop {
-        match finisher.finish().await? {
-            Outcome::Nothing
-            | Outcome::Finished(_)
-            | Outcome::ResetCancelled(_)
-            | Outcome::ReleaseCancelled(_) => {
-                return Ok(RecoveryEnd::Done);
-            }
-            Outcome::Pending(_) if take_operation(&client, slot).await? => {
-                break;
-            }
-            Outcome::Pending(_) | Outcome::Elsewhere { .. } => {}
-        }
-        tracing::info!(slot, "waiting: another process recovers the slot");
-        tokio::select! {
-            biased;
-            () = shutdown.requested() => return Ok(RecoveryEnd::Stopped),
-            () = sleep(PAUSE) => {}
-        }
-    }
-    // Reads the operation again, now that this process has the lock.
-    let Some((recovery, rest)) = rest(&client, slot).await? else { return Ok(RecoveryEnd::Done) };
-    let filled =
-        publish(settings, publisher, (metrics, health, shutdown), (&client, &recovery, &rest));
-    let ended = Box::pin(filled).await?;
-    if ended != Some(StopReason::CaughtUp) {
-        return Ok(RecoveryEnd::Stopped);
-    }
-    failpoint::hit("recovery-filled");
-    finish_recovery(&client, slot).await?;
-    release_operation(&client, slot).await?;
-    health.set_operation(None);
-    client.close().await;
-    tracing::info!(slot, "the slot is recovered");
-    Ok(RecoveryEnd::Done)
-}
-
-async fn publish<P: Publisher>(
-    settings: &Settings,
-    publisher: P,
-    (metrics, health, shutdown): (&Metrics, &Health, &Shutdown),
-    (client, recovery, rest): (&SqlClient, &SlotRecovery, &RecoveryWork),
-) -> Result<Option<StopReason>, RelayError> {
-    let outbox = &settings.relay.outbox;
-    let mut tables = Vec::new();
-    for name in &outbox.tables {
-        let columns = &settings.relay.router.columns;
-        tables.push(published_table(client, (outbox, name), columns).await?);
-    }
-    let Some(filling) = &recovery.filling else { return Ok(None) };
-    let place = read_recovery_cursor(client, (&outbox.slot, filling)).await?;
-    let place = place.filter(|place| place.table_among(&tables).is_some());
-    match &place {
-        Some(place) => {
-            tracing::info!(settled = place.number, "continuing behind the rows that are settled");
-        }
-        None => forget_overtaking(client, &outbox.slot, (rest, &tables)).await?,
-    }
-    let progress = Progress::from(place);
-    let mut relay = settings.relay.clone();
-    relay.router.replay_id = Some(recovery.id.clone());
-    // These rows do not come from the WAL.
-    relay.wal_budget = WalBudgetLimit::Off;
-    let requests_max = settings.pubsub.max_outstanding_requests;
-    let supervisor = Supervisor {
-        settings: &SessionSettings::of(&relay, requests_max, Until::CaughtUp),
-        server: TableSource::new(settings, rest.clone(), (tables, progress.clone())),
-        publisher: ProgressReporting::new(publisher, progress.clone()),
-        metrics: metrics.clone(),
-        health: health.clone(),
-        random: Random::new(random_seed()),
-    };
-    let noting = PlaceInRelayRow { client, slot: &outbox.slot, filling };
-    let stop = Shutdown::new();
-    let running = Box::pin(supervisor.run(&stop));
-    run_recording_place(running, (noting, &progress), (&stop, shutdown)).await
-}
-
-/// Takes recorded rows back into the recovery if they would overtake an earlier row.
-async fn forget_overtaking(
-    client: &SqlClient,
-    slot: &str,
-    (rest, tables): (&RecoveryWork, &[SourceTable]),
-) -> Result<(), RelayError> {
-    for table in tables {
-        let rows = rest.gap.forget_overtaking(client, (table, slot)).await?;
-        if rows > 0 {
-            tracing::info!(
-                table = %table.name,
-                rows,
-                "recorded rows are read from the table again, behind earlier rows of their keys"
-            );
-        }
-    }
-    Ok(())
-}
-
 /// Rejects hidden rows: a recovery would see no rows, and would count all of them as settled.
 async fn refuse_hidden(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), RelayError> {
-    refuse_hidden_rows(client, tables, TableAccess::Read).await.map_err(RelayError::survey)
+    Ok(refuse_hidden_rows(client, tables, TableAccess::Read).await?)
 }
 
 /// Oids of `int8`, `int2` and `int4`. Event ids of these types count up in a transaction.

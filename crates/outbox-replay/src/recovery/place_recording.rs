@@ -11,7 +11,7 @@ use walrelay_relay::stream::mode::StopReason;
 
 use super::progress::Progress;
 use crate::admin_error::AdminError;
-use crate::operation::Filling;
+use crate::operation::SlotSnapshot;
 use crate::recovery_cursor::{RecoveryCursor, note_place};
 
 /// The longest interval between two records of the place while rows settle.
@@ -36,16 +36,16 @@ pub trait PlaceStore: Sync {
 pub(super) struct PlaceInRelayRow<'a> {
     pub(super) client: &'a SqlClient,
     pub(super) slot: &'a str,
-    pub(super) filling: &'a Filling,
+    pub(super) part: &'a SlotSnapshot,
 }
 
 impl PlaceStore for PlaceInRelayRow<'_> {
     async fn note(&self, place: &RecoveryCursor) -> Result<(), RelayError> {
-        let Self { client, slot, filling } = *self;
-        let noted = note_place(client, (slot, filling), place).await?;
+        let Self { client, slot, part } = *self;
+        let noted = note_place(client, (slot, part), place).await?;
         match noted {
             true => Ok(()),
-            // Another process has created another slot meanwhile.
+            // Another process has finished this part meanwhile.
             false => Err(RelayError::survey(AdminError::OperationUnfinished {
                 slot: slot.to_owned(),
                 what: "another recovery".to_owned(),

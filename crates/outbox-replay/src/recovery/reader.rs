@@ -37,11 +37,11 @@ pub(crate) struct PostgresRowReader {
 
 impl RowReader for PostgresRowReader {
     async fn is_visible(&self, gap: &UnsettledRows) -> Result<bool, RelayError> {
-        gap.is_visible(&self.client).await.map_err(RelayError::survey)
+        Ok(gap.is_visible(&self.client).await?)
     }
 
     async fn rows(&self, gap: &UnsettledRows, table: &SourceTable) -> Result<Rows, RelayError> {
         let rows = gap.rows(&self.client, (table, self.text)).await?;
-        Ok(rows.map_err(RelayError::survey).boxed())
+        Ok(rows.map_err(RelayError::from).boxed())
     }
 }

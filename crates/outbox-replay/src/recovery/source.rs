@@ -99,6 +99,7 @@ impl Server for TableSource<'_> {
         let stream = TableStream::new(reading, read, self.rest.consistent_point, batches);
         let replication = self.serving.serve(stream).await?;
         let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
+        let store = store.before(self.rest.consistent_point);
         Ok(Connected {
             replication,
             database: TableDatabase {

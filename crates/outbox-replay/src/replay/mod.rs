@@ -47,7 +47,7 @@ pub use routed_rows::RoutedRows;
 pub use run::{ReplayCounts, ReplayDone, RestInPlace};
 pub use store::{Keeping, Progress, ReplayStore};
 
-use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::lifecycle::session::{Purpose, SessionSettings};
 use walrelay_relay::settings::{RelaySettings, Until};
 
 /// A replay whose times are resolved to positions.
@@ -96,7 +96,7 @@ impl Replay {
         relay.wal_budget = WalBudgetLimit::Off;
         relay.take_over_after = None;
         let mut built = SessionSettings::of(&relay, requests_max, Until::CaughtUp);
-        built.selection = Some(self.selection.clone());
+        built.purpose = Purpose::Replay(self.selection.clone());
         built
     }
 }

@@ -65,6 +65,8 @@ pub enum SettledRows {
     None,
     /// Rows of every transaction below this one.
     Below(u64),
+    /// Rows that an earlier snapshot sees.
+    SeenIn(String),
     /// Rows of events before this time.
     Before(PgTimestamp),
     /// Rows that another publisher has marked in this column.
@@ -147,6 +149,14 @@ impl SourceTable {
 /// Aliases of the parts of a row's key in the select list.
 pub(crate) const KEY_COLUMNS: [&str; 2] = ["walrelay_key_type", "walrelay_key_id"];
 
+/// Returns a condition on a row `t`, which is neither frozen nor ancient: the snapshot sees it.
+fn seen_in(snapshot: &str) -> String {
+    let snapshot = quote_literal(snapshot);
+    let end = format!("pg_snapshot_xmax({snapshot}::pg_snapshot)");
+    let of_row = format!("{end}::text::bigint - (age(t.xmin)::bigint - age({end}::xid))");
+    format!("pg_visible_in_snapshot(greatest({of_row}, 3)::text::xid8, {snapshot}::pg_snapshot)")
+}
+
 /// Returns a condition on rows of one aggregate: a row that is equal in these columns, or a later
 /// one. Nulls are first in the order.
 fn from_row(order: &[String], values: &[Option<String>]) -> String {
@@ -176,18 +186,19 @@ impl UnsettledRows {
     /// shift the ids, and the condition would leave out a row whose transaction seems to be
     /// running.
     fn condition(&self, table: &SourceTable) -> Result<String, AdminError> {
-        let snapshot = quote_literal(&self.snapshot);
-        let end = format!("pg_snapshot_xmax({snapshot}::pg_snapshot)");
-        let of_row = format!("{end}::text::bigint - (age(t.xmin)::bigint - age({end}::xid))");
-        let seen = format!(
-            "pg_visible_in_snapshot(greatest({of_row}, 3)::text::xid8, {snapshot}::pg_snapshot)"
-        );
+        let seen = seen_in(&self.snapshot);
         // A frozen row may show any transaction id, or the frozen id.
         let seen_or_frozen = format!("(t.xmin::text::bigint < 3 OR age(t.xmin) < 0 OR {seen})");
         Ok(match &self.settled {
             SettledRows::None => seen_or_frozen,
             SettledRows::Below(xid) => {
                 format!("age(t.xmin) BETWEEN 0 AND age('{xid}'::xid8::xid) AND {seen}")
+            }
+            SettledRows::SeenIn(earlier) => {
+                format!(
+                    "t.xmin::text::bigint >= 3 AND age(t.xmin) >= 0 AND {seen} AND NOT {}",
+                    seen_in(earlier)
+                )
             }
             SettledRows::Before(moment) => {
                 let (column, time) = table.time_column()?;

@@ -67,6 +67,28 @@ async fn a_row_that_the_snapshot_sees_is_read_however_many_transactions_have_beg
 }
 
 #[tokio::test]
+async fn a_row_is_read_in_one_part_of_a_recovery_whenever_its_transaction_began() {
+    let Some(database) = TestDatabase::create_or_skip().await else { return };
+    let session = database.connect().await;
+    session.run(EVENTS).await;
+    let snapshot = async || session.text("SELECT pg_current_snapshot()::text").await;
+    let running = [writer(&database).await, writer(&database).await];
+    session.run("INSERT INTO events VALUES (1)").await;
+    let first = snapshot().await;
+    running[0].run("INSERT INTO events VALUES (2); COMMIT").await;
+    session.run("INSERT INTO events VALUES (3)").await;
+    let second = snapshot().await;
+    running[1].run("INSERT INTO events VALUES (4); COMMIT").await;
+    session.run("INSERT INTO events VALUES (5)").await;
+    let third = snapshot().await;
+    assert_eq!(count(&session, &first, SettledRows::None).await, 1);
+    assert_eq!(count(&session, &second, SettledRows::SeenIn(first)).await, 2);
+    assert_eq!(count(&session, &third, SettledRows::SeenIn(second)).await, 2);
+    let third_again = SettledRows::SeenIn(third.clone());
+    assert_eq!(count(&session, &third, third_again).await, 0);
+}
+
+#[tokio::test]
 async fn a_value_that_is_too_large_is_measured_by_the_server_and_not_read() {
     let Some(database) = TestDatabase::create_or_skip().await else { return };
     let session = database.connect().await;

@@ -90,6 +90,7 @@ impl DispatchStore {
                     (&bytes_max, Type::INT8),
                     (&seconds(limits.lease), Type::FLOAT8),
                     (&self.holds_on_dead(), Type::BOOL),
+                    (&self.before, Type::PG_LSN),
                 ],
             )
             .await

@@ -24,6 +24,7 @@ WITH wanted AS (
                  (next_attempt_at IS NULL OR next_attempt_at <= now()) AND coalesce(error_code, '') <> 'SPILLED' AS is_due
             FROM public.app_outbox_dispatch
            WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
+             AND commit_lsn < $8
              AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
                                            coalesce(dead.tx_index, 2147483647))
            ORDER BY commit_lsn, tx_index
@@ -42,15 +43,15 @@ WITH wanted AS (
       (SELECT event_id, next_attempt_at, octet_length(message) AS bytes
          FROM public.app_outbox_dispatch
         WHERE slot = $1 AND topic = w.topic AND ordering_key = '' AND status = 'retrying'
-          AND next_attempt_at <= now()
+          AND next_attempt_at <= now() AND commit_lsn < $8
         ORDER BY next_attempt_at
         LIMIT $4)
       UNION ALL
-      -- Never written by us; plain SQL may.
+      -- Rows that were recorded during a recovery.
       (SELECT event_id, next_attempt_at, octet_length(message)
          FROM public.app_outbox_dispatch
         WHERE slot = $1 AND topic = w.topic AND ordering_key = '' AND status = 'retrying'
-          AND next_attempt_at IS NULL
+          AND next_attempt_at IS NULL AND commit_lsn < $8
         LIMIT $4)
       LIMIT $4
     ) AS due

@@ -53,6 +53,7 @@ impl DispatchStore {
                     (&self.holds_on_dead(), Type::BOOL),
                     (&except, Type::TEXT_ARRAY),
                     (&i64::from(limit), Type::INT8),
+                    (&self.before, Type::PG_LSN),
                 ],
             )
             .await

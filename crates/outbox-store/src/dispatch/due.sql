@@ -32,7 +32,7 @@ WITH RECURSIVE topics AS (
      SELECT d.event_id, d.ordering_key, d.next_attempt_at
        FROM public.app_outbox_dispatch d
       WHERE d.slot = $1 AND d.topic = w.topic AND d.status = 'retrying' AND d.ordering_key <> ''
-        AND d.next_attempt_at <= now()
+        AND d.next_attempt_at <= now() AND d.commit_lsn < $5
       ORDER BY d.next_attempt_at
       LIMIT $4
    ) AS r
@@ -123,7 +123,7 @@ WITH RECURSIVE topics AS (
          SELECT d.next_attempt_at
            FROM public.app_outbox_dispatch d
           WHERE d.slot = $1 AND d.topic = w.topic AND d.status = 'retrying' AND d.ordering_key = ''
-            AND d.next_attempt_at <= now()
+            AND d.next_attempt_at <= now() AND d.commit_lsn < $5
           ORDER BY d.next_attempt_at
           LIMIT 1
        ) AS loose

@@ -78,8 +78,8 @@ impl DispatchStore {
         each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> Result<usize, StoreError> {
         let hold = self.holds_on_dead();
-        let params: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.slot, Type::TEXT), (&hold, Type::BOOL)];
+        let params: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&self.slot, Type::TEXT), (&hold, Type::BOOL), (&self.before, Type::PG_LSN)];
         let mut count = 0;
         let rows = client.query_typed_raw(&ALL_KEYS, params).await;
         let mut rows = pin!(rows.map_err(StoreError::sql("read parked keys"))?);
@@ -123,6 +123,7 @@ impl DispatchStore {
                     (&self.holds_on_dead(), Type::BOOL),
                     (&topics, Type::TEXT_ARRAY),
                     (&ordering_keys, Type::TEXT_ARRAY),
+                    (&self.before, Type::PG_LSN),
                 ],
             )
             .await

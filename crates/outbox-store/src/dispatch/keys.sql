@@ -63,13 +63,13 @@ SELECT topic, ordering_key,
            SELECT loose.next_attempt_at
              FROM public.app_outbox_dispatch loose
             WHERE loose.slot = $1 AND loose.topic = head.topic AND loose.ordering_key = ''
-              AND loose.status = 'retrying'
+              AND loose.status = 'retrying' AND loose.commit_lsn < $3
             ORDER BY loose.next_attempt_at
             LIMIT 1
          ) END - now())::float8 AS next_attempt_in,
        coalesce(head.attempts, 0) AS attempts
-  FROM head
-  FULL JOIN dead USING (topic, ordering_key)
+  FROM (SELECT * FROM head WHERE commit_lsn < $3) AS head
+  FULL JOIN (SELECT * FROM dead WHERE commit_lsn < $3) AS dead USING (topic, ordering_key)
 
 -- name: heads
 SELECT k.topic, k.ordering_key,
@@ -85,7 +85,7 @@ SELECT k.topic, k.ordering_key,
     SELECT commit_lsn, tx_index, next_attempt_at, attempts, error_code
       FROM public.app_outbox_dispatch
      WHERE k.ordering_key <> '' AND slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
-       AND status = 'retrying'
+       AND status = 'retrying' AND commit_lsn < $5
      ORDER BY commit_lsn, tx_index
      LIMIT 1
   ) AS head ON true
@@ -93,7 +93,7 @@ SELECT k.topic, k.ordering_key,
     SELECT next_attempt_at, true AS is_there
       FROM public.app_outbox_dispatch
      WHERE k.ordering_key = '' AND slot = $1 AND topic = k.topic AND ordering_key = ''
-       AND status = 'retrying'
+       AND status = 'retrying' AND commit_lsn < $5
      ORDER BY next_attempt_at
      LIMIT 1
   ) AS loose ON true
@@ -101,7 +101,7 @@ SELECT k.topic, k.ordering_key,
     SELECT commit_lsn, tx_index
       FROM public.app_outbox_dispatch
      WHERE $2 AND k.ordering_key <> '' AND slot = $1 AND topic = k.topic
-       AND ordering_key = k.ordering_key AND status = 'dead'
+       AND ordering_key = k.ordering_key AND status = 'dead' AND commit_lsn < $5
      ORDER BY commit_lsn, tx_index
      LIMIT 1
   ) AS dead ON true

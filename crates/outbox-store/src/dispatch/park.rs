@@ -204,6 +204,7 @@ impl DispatchStore {
                     (&columns.error_code, Type::TEXT_ARRAY),
                     (&columns.error, Type::TEXT_ARRAY),
                     (&columns.failed_with, Type::TEXT_ARRAY),
+                    (&self.before, Type::PG_LSN),
                 ],
             )
             .await

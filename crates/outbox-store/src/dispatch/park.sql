@@ -8,10 +8,11 @@ INSERT INTO public.app_outbox_dispatch
    next_attempt_at, error_code, last_error)
 SELECT $1, p.event_id, p.commit_lsn, p.tx_index, p.topic, p.ordering_key, p.message,
        p.status, p.attempts,
-       CASE WHEN p.status <> 'retrying' THEN NULL
+       CASE WHEN p.status <> 'retrying' OR p.commit_lsn >= $14 THEN NULL
             WHEN p.ordering_key = '' THEN now() + make_interval(secs => coalesce(p.delay, 0))
             WHEN p.delay IS NULL AND p.place = 1 AND (
               SELECT (h.topic, h.ordering_key) = (p.topic, p.ordering_key)
+                     AND (h.commit_lsn, h.tx_index) < (p.commit_lsn, p.tx_index)
                 FROM public.app_outbox_dispatch h
                WHERE h.slot = $1 AND h.status = 'retrying'
                  AND (h.topic, h.ordering_key) >= (p.topic, p.ordering_key)

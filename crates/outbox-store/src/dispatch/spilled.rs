@@ -59,6 +59,7 @@ impl DispatchStore {
                     (&i64::from(limits.per_key_rows), Type::INT8),
                     (&share, Type::INT4),
                     (&self.holds_on_dead(), Type::BOOL),
+                    (&self.before, Type::PG_LSN),
                 ],
             )
             .await

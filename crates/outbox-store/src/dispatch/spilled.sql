@@ -20,6 +20,7 @@ SELECT w.ordinal, r.place::text AS ctid, r.event_id, r.commit_lsn, r.tx_index, r
                   AND (next_attempt_at IS NULL OR next_attempt_at <= now()) AS is_readable
            FROM public.app_outbox_dispatch
           WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
+            AND commit_lsn < $7
             AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
                                           coalesce(dead.tx_index, 2147483647))
           ORDER BY commit_lsn, tx_index

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use walrelay_core::{
     Backoff, Behind, Budget, BudgetLimits, ConcurrencyLimits, ConcurrencyWindow, LanePolicy, Lanes,
     REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX, Random, RateLimit, ReplaySelection, Router,
-    RouterConfig, Topic, Tracker, WalBudget, WalBudgetLimit,
+    RouterConfig, SpillMode, Topic, Tracker, WalBudget, WalBudgetLimit,
 };
 use walrelay_outbox_store::{Outbox, ParkedKey, Shard, Store as _};
 use walrelay_pg_client::PgError;
@@ -65,8 +65,20 @@ pub struct SessionSettings {
     pub waits_for: WaitsFor,
     /// The fix of a code for a shard, for the log and `/readyz`. Only the caller knows its own commands.
     pub fix_of: FixText,
-    /// The part of the stream that is published. `None` publishes everything, `Some` is a replay.
-    pub selection: Option<ReplaySelection>,
+    /// The use of the streamed rows.
+    pub purpose: Purpose,
+}
+
+/// The use that a session makes of the streamed rows.
+#[derive(Debug, Clone)]
+pub enum Purpose {
+    /// Publishes each row, and rows of dispatch state.
+    Publish,
+    /// Publishes the selected rows again.
+    Replay(ReplaySelection),
+    /// Publishes nothing, because another session publishes earlier rows. Near the WAL budget, each
+    /// row of the slot is recorded in dispatch state.
+    Record,
 }
 
 /// Returns the fix of a code, in words for an operator.
@@ -120,7 +132,7 @@ impl SessionSettings {
             until,
             waits_for: WaitsFor::AllButALostSlot,
             fix_of: |_, _| String::new(),
-            selection: None,
+            purpose: Purpose::Publish,
         };
         if let Some(rate) = relay.rate {
             let largest = RateLimit::batch_messages(rate);
@@ -224,11 +236,18 @@ pub async fn open<C: Server, P: Publisher>(
     let read = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
     let parked_keys = read.map_err(RelayError::Store)?;
     let ParkedKeyLoader { due, not_due, .. } = loading;
-    let source = match &settings.selection {
-        Some(selection) => Source::Replay(ReplayFilter::new(selection.clone())),
-        None => Source::Slot,
+    let recorder = DispatchWriter::new(store, settings.intervals);
+    let (source, recorder) = match &settings.purpose {
+        Purpose::Publish => (Source::Slot, recorder.reporting_to(observer.health())),
+        Purpose::Replay(selection) => {
+            let filter = ReplayFilter::new(selection.clone());
+            (Source::Replay(filter), recorder.reporting_to(observer.health()))
+        }
+        Purpose::Record => {
+            lanes.spill(SpillMode::Everything, Instant::now().into_std());
+            (Source::HeldSlot, recorder.recording_only())
+        }
     };
-    let recorder = DispatchWriter::new(store, settings.intervals).reporting_to(observer.health());
     let session = Session {
         frames,
         feedback,

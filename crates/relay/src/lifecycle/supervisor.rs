@@ -23,7 +23,7 @@ use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Server};
 use crate::lifecycle::server_history::ServerHistory;
 use crate::lifecycle::session::{
-    self, Beginning, OpenResult, SessionOf, SessionSettings, SessionStart,
+    self, Beginning, OpenResult, Purpose, SessionOf, SessionSettings, SessionStart,
 };
 use crate::lifecycle::standby::stand_by;
 use crate::lifecycle::unsendable::UnsendableRow;
@@ -232,9 +232,9 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         let Self { settings, server, publisher, metrics, health, random } = self;
         let observer = Observer::new(metrics.clone(), health.clone())
             .of_publication(&settings.outbox.publication);
-        let observer = match settings.selection {
-            Some(_) => observer.of_a_replay(),
-            None => observer,
+        let observer = match settings.purpose {
+            Purpose::Replay(_) => observer.of_a_replay(),
+            Purpose::Publish | Purpose::Record => observer,
         };
         let publisher = publisher.clone();
         let beginning = Beginning { settings, publisher, observer, history };
@@ -303,12 +303,13 @@ fn is_early(error: &RelayError, started: Instant) -> bool {
 /// Logs the start of streaming. The command of a replay logs its own progress.
 fn log_streaming_start(settings: &SessionSettings, start: &SessionStart) {
     let (slot, from) = (&settings.outbox.slot, start.positions.confirmed_flush);
-    match settings.selection {
-        None => {
+    match settings.purpose {
+        Purpose::Publish => {
             let parked_keys = start.parked_keys;
             tracing::info!(slot, confirmed_flush = %from, parked_keys, "streaming");
         }
-        Some(_) => tracing::debug!(slot, %from, "rows are read"),
+        Purpose::Replay(_) => tracing::debug!(slot, %from, "rows are read"),
+        Purpose::Record => tracing::debug!(slot, %from, "the slot is held"),
     }
     if let (keys @ 1.., last_due_in) = start.not_due {
         tracing::info!(

@@ -289,6 +289,14 @@ impl Metrics {
         }
     }
 
+    /// Returns separate metrics for the session that holds the new slot of a recovery. Its recorded
+    /// rows count here.
+    #[must_use]
+    pub fn of_slot_holder(&self) -> Self {
+        let table = MetricTable { spilled: self.spilled.clone(), ..MetricTable::new() };
+        Self { table: Arc::new(table), ..Self::new() }
+    }
+
     /// Returns the metrics of a topic that has stored messages.
     #[must_use]
     pub fn of_topic(&self, topic: &Topic) -> TopicMetrics {

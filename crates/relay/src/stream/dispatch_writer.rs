@@ -86,6 +86,9 @@ impl Intervals {
     }
 }
 
+/// The delay of a command that another session runs.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3_600);
+
 /// The pause between attempts to write the last watermark.
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -150,6 +153,14 @@ impl<S: Store> DispatchWriter<S> {
     pub fn reporting_to(self, health: Health) -> Self {
         health.start_condition_notes();
         Self { health, ..self }
+    }
+
+    /// Leaves the commands about all rows of the slot to another session. Rows and the settled
+    /// position are still recorded.
+    #[must_use]
+    pub fn recording_only(self) -> Self {
+        let never = Instant::now() + NEVER;
+        Self { due_at: never, heads_at: never, survey_at: never, prune_at: never, ..self }
     }
 
     /// Hands over rows to record.

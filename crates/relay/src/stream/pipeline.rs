@@ -14,8 +14,8 @@ use pgoutput_parser::{Decoder, Lsn, Position};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    Budget, ClaimAnswer, Finished, LaneId, Lanes, Outcome, Router, RowToRecord, Topic, Tracker,
-    WalBudget,
+    Budget, ClaimAnswer, Delivery, Finished, LaneId, Lanes, Outcome, Router, RowToRecord, Topic,
+    Tracker, WalBudget,
 };
 use walrelay_outbox_store::{DUE_KEYS_MAX, Due, PublicationCheck, Store};
 use walrelay_pg_replication::{Feedback, Frames};
@@ -114,6 +114,9 @@ pub struct SessionEnd {
 pub enum Source {
     /// The slot. Settling moves the watermark, and a row in dispatch state is settled.
     Slot,
+    /// The slot, while another session publishes earlier rows. It is read only near the WAL budget.
+    /// Each row is recorded, and no row is claimed or published.
+    HeldSlot,
     /// A copy of an anchor. Settling moves the progress of the replay, and rows outside of the
     /// selection are settled. Nothing is recorded in dispatch state.
     Replay(ReplayFilter),
@@ -251,7 +254,7 @@ impl Flow {
         let now = Instant::now().into_std();
         lanes.wake(now);
         // A replay records nothing: failing rows and the rows behind them stay in memory.
-        if matches!(source, Source::Slot)
+        if !matches!(source, Source::Replay(_))
             && let Some(share) = budget.failing_share()
         {
             lanes.relieve(share, now);
@@ -284,6 +287,7 @@ impl Flow {
         }
         // A row that cannot be sent yet is not claimed, because its lease would end while it waits.
         let may_claim = mode == SessionMode::Streaming
+            && !matches!(source, Source::HeldSlot)
             && publishes.waits_for() == 0
             && recorded_rows.all_passed()
             && recorder.may_claim();
@@ -345,14 +349,21 @@ impl Flow {
 
     /// Takes a measurement of the end of WAL.
     fn wal_measured<P: Publisher>(&mut self, measured: Measured, publishes: &mut PublishCalls<P>) {
-        let Self { tracker, wal_budget, lanes, observer, through, .. } = self;
+        let Self { tracker, wal_budget, lanes, observer, through, source, .. } = self;
         let now = Instant::now().into_std();
         if let Some(before) = wal_budget.follow(measured.retention) {
             observer.retention_changed(before, wal_budget);
         }
         let held = wal_budget.held(measured.wal_end, tracker.watermark());
-        let spill = wal_budget.judge(held, lanes.delivery(now));
-        lanes.spill(spill, now);
+        let spill = match source {
+            Source::Slot | Source::Replay(_) => {
+                let spill = wal_budget.judge(held, lanes.delivery(now));
+                lanes.spill(spill, now);
+                spill
+            }
+            // Its lanes record each row that is read.
+            Source::HeldSlot => wal_budget.judge(held, Delivery::Stalled),
+        };
         observer.wal_measured(held, wal_budget, spill);
         // A call without a reply retains WAL just like a pending row.
         let read_to = tracker.observed().max(through.commit_lsn);
@@ -463,12 +474,16 @@ impl Flow {
     }
 
     fn may_read(&self, mode: SessionMode) -> bool {
+        let is_wanted = match self.source {
+            Source::Slot | Source::Replay(_) => true,
+            Source::HeldSlot => self.wal_budget.is_near(),
+        };
         let can_take_in = self.extent != StopPosition::Reached
             && self.budget.has_room()
             && self.recorded_rows.next_is_known();
         match mode {
             // New rows of parked keys would otherwise still be recorded.
-            SessionMode::Streaming => can_take_in && !self.wal_budget.is_futile(),
+            SessionMode::Streaming => can_take_in && is_wanted && !self.wal_budget.is_futile(),
             SessionMode::Draining { .. } => can_take_in && self.tracker.has_open_transaction(),
             SessionMode::Finishing { .. } => false,
         }

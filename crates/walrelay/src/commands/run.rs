@@ -14,8 +14,8 @@ use walrelay_otlp::Spans;
 use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::maintenance::{Maintenance, MaintenanceTask};
-use walrelay_outbox_replay::recovery::{self, RecoveryEnd, fill};
-use walrelay_outbox_replay::rows_of_transaction;
+use walrelay_outbox_replay::recovery::{self, Fill, RecoveryEnd};
+use walrelay_outbox_replay::{SlotSnapshot, rows_of_transaction};
 use walrelay_outbox_store::{Condition, Definition, note_wait, read_relay_row};
 use walrelay_pg_client::{connect_outbox, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
@@ -302,9 +302,17 @@ impl RelayProcess<'_> {
         publisher: &Traced<GrpcPublisher>,
         waits_for: WaitsFor,
     ) -> Result<RecoveryEnd, Error> {
-        let observed = (&self.metrics, &self.health);
-        let filling = fill(settings, publisher.clone(), observed, self.shutdown);
-        match Box::pin(filling).await {
+        let fill = Fill {
+            settings,
+            publisher: publisher.clone(),
+            new_slot: |slot: &SlotSnapshot| {
+                Postgres::new(settings, Health::new()).during_recovery(slot.consistent_point)
+            },
+            metrics: &self.metrics,
+            health: &self.health,
+            shutdown: self.shutdown,
+        };
+        match Box::pin(fill.run()).await {
             Ok(end) => Ok(end),
             Err(failed) => {
                 wait_before_retry(failed, waits_for, self.shutdown).await?;
