@@ -11,14 +11,13 @@ use tonic::Status;
 /// messages inside, and values that only the service sets.
 macro_rules! json_form {
     (
-        $(#[$meta:meta])* $vis:vis $name:ident {
+        $vis:vis $name:ident {
             $($(#[$attribute:meta])* $plain:ident: $type:ty,)*
             $(; text $($text:ident: $parsed:ty,)*)?
             $(; inner $($inner:ident: $form:ty,)*)?
             $(; constant $constant:ident = $value:literal)?
         }
     ) => {
-        $(#[$meta])*
         #[derive(Debug, Default, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
         $vis struct $name {
@@ -74,7 +73,6 @@ json_form! {
 }
 
 json_form! {
-    #[expect(clippy::struct_excessive_bools, reason = "these are the resource's fields")]
     pub(super) Subscription {
         name: String,
         topic: String,
