@@ -2,6 +2,7 @@
 //!
 //! The data path makes one call for each observation. The details are here.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
@@ -62,10 +63,8 @@ pub struct Observer {
     /// `None` in a replay, which records nothing. A replay reports a dead row itself, when it stops
     /// or skips it.
     dead_rows: Option<DeadRows>,
-    /// Logs once that rows have positions at which dispatch state has other rows.
-    has_logged_misplaced_rows: bool,
-    /// Logs once that rows have headers with reserved names.
-    has_logged_reserved_headers: bool,
+    /// The warnings of which a session logs one.
+    logged_once: BTreeSet<&'static str>,
     ignored_changes: IgnoredChanges,
     /// The name of the publication, for log messages.
     publication: String,
@@ -116,8 +115,7 @@ impl Observer {
             is_spilling_futile: false,
             refusals: Refusals::default(),
             dead_rows: Some(DeadRows::default()),
-            has_logged_misplaced_rows: false,
-            has_logged_reserved_headers: false,
+            logged_once: BTreeSet::new(),
             ignored_changes,
             publication: String::new(),
         }
@@ -162,7 +160,7 @@ impl Observer {
     #[cold]
     fn headers_left_out(&mut self, count: usize) {
         self.metrics.headers_left_out.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
-        if !std::mem::replace(&mut self.has_logged_reserved_headers, true) {
+        if self.logged_once.insert("reserved headers") {
             tracing::warn!(
                 "a row has headers whose names only the relay writes: they are left out of its message, and the metric \
                  headers_left_out_total counts them"
@@ -173,7 +171,7 @@ impl Observer {
     /// Logs that dispatch state has another row at this position. Logs once per session, because
     /// such rows rarely come alone.
     pub fn misplaced_row(&mut self, position: Position) {
-        if !std::mem::replace(&mut self.has_logged_misplaced_rows, true) {
+        if self.logged_once.insert("misplaced rows") {
             tracing::warn!(
                 %position,
                 "rows stand where dispatch state holds others: the slot was read with another publication before; \
