@@ -153,12 +153,12 @@ pub async fn serve(listener: TcpListener, observed: Observed) -> io::Result<()> 
 pub const PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
 
 fn router(observed: Observed) -> Router {
-    let [live, ready, counted, told] = PATHS;
+    let [live, ready, counted, status_path] = PATHS;
     Router::new()
         .route(live, get(livez))
         .route(ready, get(readyz))
         .route(counted, get(metrics))
-        .route(told, get(status))
+        .route(status_path, get(status))
         .with_state(observed)
 }
 

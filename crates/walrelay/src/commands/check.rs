@@ -129,9 +129,9 @@ async fn check(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let telemetry = collector(subjects.otlp.take());
-    let looking = look(&subjects, shutdown);
-    let looked = async { Ok(tokio::join!(looking, telemetry)) };
-    let (mut findings, collector) = Box::pin(run_until_shutdown(looked, shutdown)).await?;
+    let running = run_checks(&subjects, shutdown);
+    let all_checks = async { Ok(tokio::join!(running, telemetry)) };
+    let (mut findings, collector) = Box::pin(run_until_shutdown(all_checks, shutdown)).await?;
     findings.extend(collector);
     add_fixes(&mut findings);
     let text = || check_text(&findings, colours());
@@ -150,7 +150,7 @@ async fn check(
 
 /// Runs every check that is possible: one connection may answer where another fails. All
 /// connections open at the same time, so that an unreachable address costs its timeout once.
-async fn look(subjects: &Subjects, shutdown: &Shutdown) -> Vec<Finding> {
+async fn run_checks(subjects: &Subjects, shutdown: &Shutdown) -> Vec<Finding> {
     let archive = subjects.maintenance.archive.as_ref();
     let (mut found, archive) =
         tokio::join!(check_servers(subjects, shutdown), archive::of(archive));
@@ -179,7 +179,7 @@ async fn check_servers(subjects: &Subjects, shutdown: &Shutdown) -> Vec<Finding>
     }
     match (&replication, sql) {
         (_, Ok(client)) => {
-            let looked = async {
+            let all_checks = async {
                 let facts = check_postgres(&client, config, &mut found).await;
                 if replication.is_ok() {
                     found.iter_mut().for_each(with_replication);
@@ -189,10 +189,10 @@ async fn check_servers(subjects: &Subjects, shutdown: &Shutdown) -> Vec<Finding>
                 }
                 Ok(facts)
             };
-            let looked = attended(&connect, &client, looked, shutdown).await;
+            let all_checks = attended(&connect, &client, all_checks, shutdown).await;
             client.close().await;
-            match looked {
-                Ok(looked) => there = looked,
+            match all_checks {
+                Ok(facts) => there = facts,
                 Err(error) => found.push(unusable("connection", &error)),
             }
         }
@@ -342,7 +342,7 @@ async fn check_pubsub(
     PostgresFacts { routes, hidden, payloads, .. }: PostgresFacts,
     found: &mut Vec<Finding>,
 ) {
-    let looked = match (&routes, hidden) {
+    let rows = match (&routes, hidden) {
         (Some(_), _) => RowsReadable::Rows,
         (None, Some(hidden)) => RowsReadable::Hidden(hidden.to_string()),
         (None, None) => RowsReadable::NoRows,
@@ -363,7 +363,7 @@ async fn check_pubsub(
         let probe = routes::full_name(&config.relay.router.project, "walrelay-check");
         let answer = admin.topic_exists(&probe).await;
         let finding =
-            answer.map_or_else(|error| unusable("Pub/Sub", &error), |_| without_topics(&looked));
+            answer.map_or_else(|error| unusable("Pub/Sub", &error), |_| without_topics(&rows));
         found.push(finding);
     }
     for topic in topics {
@@ -392,11 +392,11 @@ enum RowsReadable {
 }
 
 /// The finding when Pub/Sub answers but the needed topics are unknown.
-fn without_topics(looked: &RowsReadable) -> Finding {
+fn without_topics(rows: &RowsReadable) -> Finding {
     let subject = "Pub/Sub".to_owned();
     let unknown = "answers; topics are derived from the rows of the outbox, and those could not be read: \
                    whether the topics are there is not known";
-    match looked {
+    match rows {
         RowsReadable::Rows => {
             let message = "answers; no topic checked: topics are derived from outbox rows, and no row leads to one";
             Finding::passed("pubsub", subject, message)

@@ -58,85 +58,86 @@ impl Demo {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let output = if checks.is_quiet { DemoOutput::Summary } else { DemoOutput::Messages };
         let program = checks.program;
-        Some(Plan::new(async move |shutdown| Box::pin(self.run(output, program, shutdown)).await))
+        Some(Plan::new(async move |shutdown| {
+            Box::pin(demo(&self.rows, output, program, shutdown)).await
+        }))
     }
+}
 
-    /// Runs until `shutdown` is requested or the requested number of rows has arrived, and prints the
-    /// result.
-    ///
-    /// # Errors
-    ///
-    /// Something could not be started, or a row was lost or out of order.
-    async fn run(
-        &self,
-        output: DemoOutput,
-        program: Program,
-        shutdown: &Shutdown,
-    ) -> Result<(), Error> {
-        // Starting a server blocks this thread, but nothing else runs yet.
-        let installation = Installation::newest(&[]).map_err(demo_error)?;
-        let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
-        let url = postgres.url("postgres");
-        let io = |source| Error::Io { action: "listen on 127.0.0.1".into(), source };
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
-        let pubsub = listener.local_addr().map_err(io)?;
+/// Runs until `shutdown` is requested or the requested number of rows has arrived, and prints the
+/// result.
+///
+/// # Errors
+///
+/// Something could not be started, or a row was lost or out of order.
+async fn demo(
+    rows: &ProducedRows,
+    output: DemoOutput,
+    program: Program,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    // Starting a server blocks this thread, but nothing else runs yet.
+    let installation = Installation::newest(&[]).map_err(demo_error)?;
+    let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
+    let url = postgres.url("postgres");
+    let io = |source| Error::Io { action: "listen on 127.0.0.1".into(), source };
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
+    let pubsub = listener.local_addr().map_err(io)?;
 
-        let emulator = Emulator::new(Options::default());
-        emulator.create_topic(TOPIC).map_err(refused)?;
-        for subscription in [SUBSCRIPTION, INBOX_SUBSCRIPTION] {
-            let options = SubscriptionOptions::default();
-            emulator.create_subscription(subscription, TOPIC, options).map_err(refused)?;
-        }
-        let mut servers = JoinSet::new();
-        servers.spawn({
-            let emulator = emulator.clone();
-            async move { emulator.serve(listener, std::future::pending()).await }
-        });
-        prepare(&url).await?;
-        print(&format!(
-            "Postgres {} at {url}\nPub/Sub at PUBSUB_EMULATOR_HOST={pubsub}\n",
-            installation.version
-        ))?;
+    let emulator = Emulator::new(Options::default());
+    emulator.create_topic(TOPIC).map_err(refused)?;
+    for subscription in [SUBSCRIPTION, INBOX_SUBSCRIPTION] {
+        let options = SubscriptionOptions::default();
+        emulator.create_subscription(subscription, TOPIC, options).map_err(refused)?;
+    }
+    let mut servers = JoinSet::new();
+    servers.spawn({
+        let emulator = emulator.clone();
+        async move { emulator.serve(listener, std::future::pending()).await }
+    });
+    prepare(&url).await?;
+    print(&format!(
+        "Postgres {} at {url}\nPub/Sub at PUBSUB_EMULATOR_HOST={pubsub}\n",
+        installation.version
+    ))?;
 
-        let ledger = Arc::new(Ledger::default());
-        let stop = Shutdown::new();
-        let mut services = JoinSet::new();
-        let relay_config = relay_config(&program, &url, &pubsub.to_string())?;
-        services.spawn({
-            let stop = stop.clone();
-            async move { Box::pin(relay(relay_config, &stop)).await }
-        });
-        let endpoint = Endpoint::emulator(&pubsub.to_string()).map_err(demo_error)?;
-        let read_model =
-            ReadModel::create(|database| postgres.url(database), INBOX_SUBSCRIPTION, endpoint)
-                .await?;
-        let kept = read_model.keep(stop.clone());
-        services.spawn(async move { kept.await.map_err(Error::Inbox) });
-        servers.spawn({
-            let (ledger, host) = (Arc::clone(&ledger), format!("http://{pubsub}"));
-            async move {
-                if let Err(error) = subscribe(&host, SUBSCRIPTION, &ledger, output).await {
-                    tracing::error!(%error, "the subscriber stopped");
-                }
+    let ledger = Arc::new(Ledger::default());
+    let stop = Shutdown::new();
+    let mut services = JoinSet::new();
+    let relay_config = relay_config(&program, &url, &pubsub.to_string())?;
+    services.spawn({
+        let stop = stop.clone();
+        async move { Box::pin(relay(relay_config, &stop)).await }
+    });
+    let endpoint = Endpoint::emulator(&pubsub.to_string()).map_err(demo_error)?;
+    let read_model =
+        ReadModel::create(|database| postgres.url(database), INBOX_SUBSCRIPTION, endpoint).await?;
+    let kept = read_model.keep(stop.clone());
+    services.spawn(async move { kept.await.map_err(Error::Inbox) });
+    servers.spawn({
+        let (ledger, host) = (Arc::clone(&ledger), format!("http://{pubsub}"));
+        async move {
+            if let Err(error) = subscribe(&host, SUBSCRIPTION, &ledger, output).await {
+                tracing::error!(%error, "the subscriber stopped");
             }
-        });
+        }
+    });
 
-        let began = Instant::now();
-        let producing = produce(&url, &self.rows, &ledger);
-        tokio::select! {
-            produced = producing => produced?,
-            () = shutdown.requested() => {}
-            Some(ended) = services.join_next() => return service_ended(ended),
-        }
-        let (produced_in, arrived_after) = (began.elapsed(), arrival(&ledger).await);
-        let comparison = read_model.compare(ARRIVAL_MAX).await?;
-        read_model.close().await;
-        stop.request();
-        while let Some(ended) = services.join_next().await {
-            service_ended(ended)?;
-        }
-        report(&ledger, DemoTimes { produced_in, arrived_after }, comparison)
+    let began = Instant::now();
+    let producing = produce(&url, rows, &ledger);
+    tokio::select! {
+        produced = producing => produced?,
+        () = shutdown.requested() => {}
+        Some(ended) = services.join_next() => return service_ended(ended),
     }
+    let (produced_in, arrived_after) = (began.elapsed(), arrival(&ledger).await);
+    let comparison = read_model.compare(ARRIVAL_MAX).await?;
+    read_model.close().await;
+    stop.request();
+    while let Some(ended) = services.join_next().await {
+        service_ended(ended)?;
+    }
+    report(&ledger, DemoTimes { produced_in, arrived_after }, comparison)
 }
 
 /// Creates tables, publication and slot, as `walrelay init` does, and a business table.

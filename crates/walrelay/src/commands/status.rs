@@ -12,7 +12,7 @@ use walrelay_pg_client::connect_sql;
 use walrelay_relay::observe::report::SlotReport;
 use walrelay_relay::shutdown::Shutdown;
 
-use self::reading::{Found, StatusSources, read};
+use self::reading::{StatusReading, StatusSources, read};
 use self::watch::watch;
 use crate::commands::shared::answer_timeout::ANSWER_TIMEOUT;
 use crate::config::{Checks, DefinitionNeed, OutputFormat};
@@ -93,7 +93,7 @@ async fn once(
     let client = connect_sql(connect).await?;
     let found = read(&client, sources, shutdown).await;
     client.close().await;
-    let Found { report, failure } =
+    let StatusReading { report, failure } =
         found.map_err(|error| error.for_read_only_command(connect.user()))?;
     print(&report_text(&report, format, colours()))?;
     if let Some(failure) = failure {

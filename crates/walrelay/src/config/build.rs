@@ -82,6 +82,7 @@ impl Config {
         environment: &Environment,
         recorded: Option<Definition>,
     ) -> Result<Self, Refusal> {
+        let has_json_output = line.has_json_output;
         let ((general, plan), checks) =
             checked(line, environment, |Cli { general, command }, checks| {
                 if let Some(recorded) = recorded {
@@ -95,7 +96,7 @@ impl Config {
             (false, false) => "info",
         };
         let filter = general.log_level.unwrap_or_else(|| level.to_owned());
-        let default_format = match (plan.end, checks.has_json_output) {
+        let default_format = match (plan.end, has_json_output) {
             (CommandEnd::Stopped(_), _) => None,
             (CommandEnd::Finishes | CommandEnd::Interrupted, true) => Some(LogFormat::Json),
             (CommandEnd::Finishes | CommandEnd::Interrupted, false) => Some(LogFormat::Text),

@@ -33,8 +33,6 @@ pub(crate) struct Checks<'a> {
     pub(crate) program: Program,
     /// Whether `--quiet` is given.
     pub(crate) is_quiet: bool,
-    /// Whether the command's result, and therefore its error, is JSON.
-    pub(crate) has_json_output: bool,
     /// Path of the configuration file.
     pub(crate) file: Option<String>,
     /// The options of the command line that a replay has also.
@@ -61,7 +59,6 @@ impl<'a> Checks<'a> {
             environment,
             program,
             is_quiet: false,
-            has_json_output: false,
             file: None,
             selection: Vec::new(),
             origins: Origins::default(),
@@ -81,15 +78,13 @@ impl<'a> Checks<'a> {
 
     /// Takes over where the values of a command line come from.
     pub(crate) fn take_line(&mut self, line: CommandLine) {
-        let CommandLine { file, selection, origins, problems, has_json_output, schema, matches: _ } =
-            line;
+        let CommandLine { file, selection, origins, problems, schema, .. } = line;
         self.definition.tables = vec![schema.table("app_outbox")];
         self.schema = schema;
         self.file = file;
         self.selection = selection;
         self.origins = origins;
         self.problems = problems;
-        self.has_json_output = has_json_output;
     }
 }
 

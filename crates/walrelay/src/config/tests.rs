@@ -68,11 +68,11 @@ fn run_config(arguments: &[&str], variables: &[(&str, &str)]) -> RunConfig {
     let arguments: Vec<&str> = ["run"].iter().chain(arguments).copied().collect();
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
     let variables: Vec<_> = given.iter().chain(variables).copied().collect();
-    checked(&arguments, &variables, |command, checks| match command {
-        CommandArgs::Run(run) => run.config(checks),
-        other => panic!("{other:?}"),
-    })
-    .unwrap()
+    let taken = checked(&arguments, &variables, |command, checks| {
+        let CommandArgs::Run(run) = command else { panic!("{command:?}") };
+        run.config(checks)
+    });
+    taken.unwrap()
 }
 
 pub(crate) fn texts(problems: &[Problem]) -> Vec<String> {
@@ -290,12 +290,10 @@ fn a_section_of_the_file_is_for_its_command_alone_and_beats_what_is_for_all() {
     let consume = ["consumer", "run", "c", "--config", file.path()];
     let settings = |given: &[(&str, &str)]| {
         let given = [&[("DATABASE_URL", URL)], given].concat();
-        let taken = checked(&consume, &given, |command, checks| match command {
-            CommandArgs::Consumer(consumer) => match *consumer {
-                Consumer::Run(run) => run.config(checks),
-                other => panic!("{other:?}"),
-            },
-            other => panic!("{other:?}"),
+        let taken = checked(&consume, &given, |command, checks| {
+            let CommandArgs::Consumer(command) = command else { panic!("{command:?}") };
+            let Consumer::Run(run) = *command else { panic!("{command:?}") };
+            run.config(checks)
         });
         taken.unwrap().settings
     };
@@ -552,9 +550,9 @@ fn check_is_set_as_run_is() {
     let problems = texts(&config(&["check", "--config", file.path()], &given).unwrap_err());
     assert!(matches!(problems.as_slice(), [one] if one.contains("soon")), "{problems:?}");
     let arguments = ["check", "--config", file.path(), "--park-after", "10s"];
-    let settings = checked(&arguments, &given, |command, checks| match command {
-        CommandArgs::Check(check) => check.settings(checks),
-        other => panic!("{other:?}"),
+    let settings = checked(&arguments, &given, |command, checks| {
+        let CommandArgs::Check(check) = command else { panic!("{command:?}") };
+        check.settings(checks)
     });
     assert_eq!(settings.unwrap().relay.max_attempts, 8, "its own section goes first");
 }

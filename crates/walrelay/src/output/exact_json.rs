@@ -27,7 +27,7 @@ fn exact(text: &str) -> Option<Box<RawValue>> {
     serde_json::from_str::<&RawValue>(text).ok()?;
     let mut compact = String::with_capacity(text.len());
     for (character, place) in JsonCharacters::of(text) {
-        if place != Place::Outside || !character.is_ascii_whitespace() {
+        if place != CharacterPlace::Outside || !character.is_ascii_whitespace() {
             compact.push(character);
         }
     }
@@ -55,26 +55,28 @@ fn indented(json: &str) -> String {
     while let Some((character, place)) = characters.next() {
         let next = characters.peek().map(|(next, _)| *next);
         match (place, character) {
-            (Place::Outside, '{' | '[') => {
+            (CharacterPlace::Outside, '{' | '[') => {
                 text.push(character);
                 if !matches!(next, Some('}' | ']')) {
                     depth += 1;
                     push_line(&mut text, depth);
                 }
             }
-            (Place::Outside, '}' | ']') => {
+            (CharacterPlace::Outside, '}' | ']') => {
                 if !text.ends_with(['{', '[']) {
                     depth = depth.saturating_sub(1);
                     push_line(&mut text, depth);
                 }
                 text.push(character);
             }
-            (Place::Outside, ',') => {
+            (CharacterPlace::Outside, ',') => {
                 text.push(character);
                 push_line(&mut text, depth);
             }
-            (Place::Outside, ':') => text.push_str(": "),
-            (Place::Outside | Place::String | Place::Escape, _) => text.push(character),
+            (CharacterPlace::Outside, ':') => text.push_str(": "),
+            (CharacterPlace::Outside | CharacterPlace::String | CharacterPlace::Escape, _) => {
+                text.push(character)
+            }
         }
     }
     text
@@ -82,7 +84,7 @@ fn indented(json: &str) -> String {
 
 /// Where a character of JSON is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CharacterPlace {
     /// Between strings.
     Outside,
     /// Within a string, its quotes included.
@@ -91,7 +93,7 @@ enum Place {
     Escape,
 }
 
-impl Place {
+impl CharacterPlace {
     /// Returns the place of the next character, and whether this one ends a string.
     const fn enter(self, character: char) -> (Self, bool) {
         match (self, character) {
@@ -107,23 +109,23 @@ impl Place {
 /// The characters of valid JSON, each with its place.
 struct JsonCharacters<'a> {
     rest: std::str::Chars<'a>,
-    place: Place,
+    place: CharacterPlace,
 }
 
 impl<'a> JsonCharacters<'a> {
     fn of(json: &'a str) -> Self {
-        Self { rest: json.chars(), place: Place::Outside }
+        Self { rest: json.chars(), place: CharacterPlace::Outside }
     }
 }
 
 impl Iterator for JsonCharacters<'_> {
-    type Item = (char, Place);
+    type Item = (char, CharacterPlace);
 
-    fn next(&mut self) -> Option<(char, Place)> {
+    fn next(&mut self) -> Option<(char, CharacterPlace)> {
         let character = self.rest.next()?;
         let (next, ends_string) = self.place.enter(character);
         self.place = next;
-        Some((character, if ends_string { Place::String } else { next }))
+        Some((character, if ends_string { CharacterPlace::String } else { next }))
     }
 }
 

@@ -222,7 +222,7 @@ impl Init {
             // The subscription is created before the consumer is registered, so that it retains every
             // message from now on.
             Some(new) => {
-                subscription_setup::create(endpoint, subscription, new, &mut report).await?
+                subscription_setup::create(endpoint, subscription, new, &mut report).await?;
             }
             None => existing.refuse_missing(endpoint, subscription).await?,
         }

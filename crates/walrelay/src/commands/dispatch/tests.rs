@@ -9,12 +9,10 @@ use crate::config::tests::{URL, checked, config, parse, texts};
 
 /// Returns the rows that `dispatch list` asks for.
 fn listed(arguments: &[&str], variables: &[(&str, &str)]) -> String {
-    let taken = checked(arguments, variables, |command, checks| match command {
-        CommandArgs::Dispatch(dispatch) => match *dispatch {
-            Dispatch::List(list) => Some(format!("{:?}", list.asked(checks))),
-            other => panic!("{other:?}"),
-        },
-        other => panic!("{other:?}"),
+    let taken = checked(arguments, variables, |command, checks| {
+        let CommandArgs::Dispatch(command) = command else { panic!("{command:?}") };
+        let Dispatch::List(list) = *command else { panic!("{command:?}") };
+        Some(format!("{:?}", list.asked(checks)))
     });
     taken.unwrap()
 }
@@ -40,12 +38,13 @@ fn an_error_that_is_named_is_listed_in_every_state_unless_one_is_named_too() {
 #[test]
 fn a_new_topic_without_a_project_is_refused_under_the_name_of_its_option() {
     let given = [("DATABASE_URL", URL)];
-    let edit = ["dispatch", "edit", "e-1", "--set-topic", "order.events"];
-    let problems = texts(&config(&edit, &given).unwrap_err());
-    assert!(problems[0].starts_with("--set-topic \"order.events\""), "{problems:?}");
-    let list = ["dispatch", "list", "--topic", "order.events"];
-    let problems = texts(&config(&list, &given).unwrap_err());
-    assert!(problems[0].starts_with("--topic \"order.events\""), "{problems:?}");
+    for (arguments, start) in [
+        (&["dispatch", "edit", "e-1", "--set-topic", "a.b"][..], "--set-topic \"a.b\""),
+        (&["dispatch", "list", "--topic", "a.b"], "--topic \"a.b\""),
+    ] {
+        let problems = texts(&config(arguments, &given).unwrap_err());
+        assert!(problems[0].starts_with(start), "{problems:?}");
+    }
 }
 
 #[test]

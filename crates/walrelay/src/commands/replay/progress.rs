@@ -54,14 +54,14 @@ impl StepSink<ReplayStep<'_>> for StepPrinter {
                 id = job.id,
                 "the history is in dispatch state, and its keys continue"
             ),
-            ReplayStep::Waits(wait) => tell(wait),
+            ReplayStep::Waits(wait) => log_wait(wait),
         }
         Ok(())
     }
 }
 
 /// Logs the reason for a wait, and warns if no relay is running.
-fn tell(ReplayWait { id, slot, work, relay }: &ReplayWait<'_>) {
+fn log_wait(ReplayWait { id, slot, work, relay }: &ReplayWait<'_>) {
     let work = match work {
         RelayWork::PauseKeys(keys) => format!("{keys} key(s) to be paused"),
         RelayWork::ReadBytes(bytes) => format!("{bytes} byte(s) of WAL to be read"),
@@ -101,13 +101,13 @@ impl Progress {
 
     /// Redraws the line, or logs a message if one is due.
     fn next(&mut self) {
-        let standing = self.standing();
+        let progress_line = self.progress_line();
         if self.is_seen {
             // An error is ignored, because standard error may be closed.
-            drop(write!(io::stderr(), "\r\x1b[K{}", standing.bar()));
+            drop(write!(io::stderr(), "\r\x1b[K{}", progress_line.bar()));
         } else if Instant::now() >= self.next_log {
             self.next_log = Instant::now() + LOGGED_EVERY;
-            let Standing { rows, rate, position, left, .. } = standing;
+            let ProgressLine { rows, rate, position, left, .. } = progress_line;
             let seconds_left = left.map(|left| left.as_secs());
             tracing::info!(rows, rows_per_second = rate, %position, seconds_left, "replaying");
         }
@@ -116,22 +116,22 @@ impl Progress {
     /// Prints the final state, if a line was shown.
     fn end(&self) {
         if self.is_seen {
-            drop(writeln!(io::stderr(), "\r\x1b[K{}", self.standing().bar()));
+            drop(writeln!(io::stderr(), "\r\x1b[K{}", self.progress_line().bar()));
         }
     }
 
-    fn standing(&self) -> Standing {
+    fn progress_line(&self) -> ProgressLine {
         let position = self.tally.settled().max(self.start);
         let new_rows = self.tally.published() - self.published_before;
         let whole = self.goal.as_u64().saturating_sub(self.start.as_u64());
         let done = position.min(self.goal).as_u64().saturating_sub(self.start.as_u64());
         let (rows, elapsed) = (self.tally.published(), self.began.elapsed());
-        Standing::new(&Figures { rows, new_rows, position, done, whole, elapsed })
+        ProgressLine::new(&Figures { rows, new_rows, position, done, whole, elapsed })
     }
 }
 
 /// A snapshot of the progress.
-struct Standing {
+struct ProgressLine {
     rows: u64,
     /// Rows per second.
     rate: u64,
@@ -156,7 +156,7 @@ struct Figures {
     elapsed: Duration,
 }
 
-impl Standing {
+impl ProgressLine {
     fn new(figures: &Figures) -> Self {
         let Figures { rows, new_rows, position, done, whole, elapsed } = *figures;
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
@@ -191,15 +191,15 @@ mod tests {
         let half =
             Figures { rows: 500, new_rows: 400, position: at, done: 50, whole: 100, elapsed };
         let begun = Figures { rows: 0, new_rows: 0, done: 0, elapsed: Duration::ZERO, ..half };
-        let half = Standing::new(&half);
+        let half = ProgressLine::new(&half);
         let bar = half.bar();
         for part in
             ["████████████░░░░░░░░░░░░ ", " 50 %", "500 rows", "100/s", "at 0/2000", "4 s left"]
         {
             assert!(bar.contains(part), "{part:?} is not in {bar:?}");
         }
-        let done = Standing::new(&Figures { whole: 0, ..begun });
-        let begun = Standing::new(&begun);
+        let done = ProgressLine::new(&Figures { whole: 0, ..begun });
+        let begun = ProgressLine::new(&begun);
         assert!(begun.bar().contains("– left"), "{}", begun.bar());
         assert!(done.bar().contains("100 %"), "{}", done.bar());
     }
@@ -208,7 +208,7 @@ mod tests {
     fn a_pass_that_starts_behind_its_goal_is_shown_as_done() {
         let tally = Tally::resumed(1, Lsn::new(0x2000));
         let pass = ReadProgress { start: Lsn::new(0x2000), goal: Lsn::new(0x1000), tally: &tally };
-        let bar = Progress::new(&pass).standing().bar();
+        let bar = Progress::new(&pass).progress_line().bar();
         assert!(bar.contains("100 %"), "{bar}");
     }
 }

@@ -43,9 +43,8 @@ impl Resume {
             let terminal = Terminal::new(options, shutdown);
             in_session(&settings, terminal, async |client, env| {
                 let mut job = ReplayJob::load(client, env.settings, &self.id).await?;
-                if self.skip_dead {
-                    job.request.dead_rows = DeadRows::LeaveOut;
-                }
+                let dead_rows = self.skip_dead.then_some(DeadRows::LeaveOut);
+                job.request.dead_rows = dead_rows.unwrap_or(job.request.dead_rows);
                 resume(client, env, job, terminal).await
             })
             .await

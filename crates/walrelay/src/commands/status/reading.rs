@@ -50,7 +50,7 @@ const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// A report to print, and the error that the command ends with.
-pub(super) struct Found {
+pub(super) struct StatusReading {
     pub(super) report: StatusReport,
     /// Why the slot could not be reported on, if it is missing, lost or being replaced.
     pub(super) failure: Option<Error>,
@@ -61,13 +61,13 @@ pub(super) async fn read(
     client: &SqlClient,
     sources: &StatusSources,
     shutdown: &Shutdown,
-) -> Result<Found, Error> {
+) -> Result<StatusReading, Error> {
     let connect = &sources.database.connect;
     attended(connect, client, Box::pin(report_now(client, sources)), shutdown).await
 }
 
 /// Reads the report of the slot or of all shards, and asks the relay if `--relay` was given.
-async fn report_now(client: &SqlClient, sources: &StatusSources) -> Result<Found, Error> {
+async fn report_now(client: &SqlClient, sources: &StatusSources) -> Result<StatusReading, Error> {
     let outbox = &sources.database.outbox;
     let shards = match outbox.shard.is_whole() {
         true => every_shard(client, outbox).await?,
@@ -77,21 +77,21 @@ async fn report_now(client: &SqlClient, sources: &StatusSources) -> Result<Found
         Some(address) => Some(relay_answer(address).await),
         None => None,
     };
-    let Found { report, failure } = match shards.as_slice() {
+    let StatusReading { report, failure } = match shards.as_slice() {
         [one] => {
             refuse_other_shards(client, outbox).await?;
             let found = slot_report(client, one, sources.wal_budget).await;
             match found.map(|report| StatusReport { relay: relay.clone(), ..report }) {
-                Ok(report) => Found { report: with_summary(report), failure: None },
+                Ok(report) => StatusReading { report: with_summary(report), failure: None },
                 Err(error) if !is_about_the_slot(&error) => return Err(error),
                 // Without a slot the report is its state and the next step. The command still fails.
-                Err(error) => Found {
+                Err(error) => StatusReading {
                     report: report_without_slot(client, one, &error).await?,
                     failure: Some(error),
                 },
             }
         }
-        all => Found {
+        all => StatusReading {
             report: report_of_all(client, outbox, all, sources.wal_budget).await?,
             failure: None,
         },
@@ -105,7 +105,7 @@ async fn report_now(client: &SqlClient, sources: &StatusSources) -> Result<Found
         ..report
     };
     let report = Summary::in_report(&report).with_consumers(&report).into_report(report);
-    Ok(Found { report, failure })
+    Ok(StatusReading { report, failure })
 }
 
 /// Returns whether the error reports the state of the slot. Any other error, such as a missing

@@ -14,7 +14,7 @@ use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::reading::{Found, StatusSources, read};
+use super::reading::{StatusReading, StatusSources, read};
 use crate::config::OutputFormat;
 use crate::error::Error;
 use crate::output::colour::{ColourMode, Tone};
@@ -27,7 +27,7 @@ const SAMPLES_MAX: usize = 40;
 
 /// Where the reports of `--watch` go.
 #[derive(Clone, Copy)]
-enum Place {
+enum WatchOutput {
     /// Each report replaces the one before.
     Terminal(ColourMode),
     /// Each report follows the one before.
@@ -43,11 +43,11 @@ pub(super) async fn watch(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let place = match std::io::stdout().is_terminal() {
-        true => Place::Terminal(colours()),
-        false => Place::Pipe,
+        true => WatchOutput::Terminal(colours()),
+        false => WatchOutput::Pipe,
     };
     let mut client = None;
-    let mut course = Course::default();
+    let mut course = RecentFigures::default();
     loop {
         let report = refresh(&mut client, sources, shutdown).await;
         match &report {
@@ -55,8 +55,8 @@ pub(super) async fn watch(
             Err(_) => client = None,
         }
         let reader = match place {
-            Place::Terminal(paint) => show(&screen(&report, &course, paint, format))?,
-            Place::Pipe => print_part(&piped(&report, format, SystemTime::now()))?,
+            WatchOutput::Terminal(paint) => show(&screen(&report, &course, paint, format))?,
+            WatchOutput::Pipe => print_part(&piped(&report, format, SystemTime::now()))?,
         };
         if reader == Reader::Gone {
             return Ok(());
@@ -74,13 +74,13 @@ async fn refresh(
         Some(connected) => connected,
         None => client.insert(connect_sql(&sources.database.connect).await?),
     };
-    read(client, sources, shutdown).await.map(|Found { report, .. }| report)
+    read(client, sources, shutdown).await.map(|StatusReading { report, .. }| report)
 }
 
 /// Formats what a terminal shows: the summary, the figures with their course, and the sections.
 fn screen(
     report: &Result<StatusReport, Error>,
-    course: &Course,
+    course: &RecentFigures,
     paint: ColourMode,
     format: OutputFormat,
 ) -> String {
@@ -131,13 +131,13 @@ fn piped(report: &Result<StatusReport, Error>, format: OutputFormat, now: System
 
 /// The figures of the last reports.
 #[derive(Debug, Default)]
-struct Course {
+struct RecentFigures {
     lag_bytes: VecDeque<u64>,
     rates: VecDeque<u64>,
     settled: Option<(Lsn, Instant)>,
 }
 
-impl Course {
+impl RecentFigures {
     /// Adds the figures of a report. If the relay was not asked, the rate is measured in WAL.
     fn add(&mut self, report: &StatusReport, now: Instant) {
         let slots = slots(report);
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_screen_shows_aligned_figures_with_their_course_and_the_next_step() {
-        let (mut course, start) = (Course::default(), Instant::now());
+        let (mut course, start) = (RecentFigures::default(), Instant::now());
         course.add(&streaming(0, "0/0"), start);
         let report = streaming(2048, "0/800");
         course.add(&report, start + Duration::from_secs(2));
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_course_is_bounded() {
-        let (mut course, start) = (Course::default(), Instant::now());
+        let (mut course, start) = (RecentFigures::default(), Instant::now());
         for second in 0..SAMPLES_MAX as u64 + 10 {
             course.add(&streaming(second, "0/10"), start + Duration::from_secs(second));
         }

@@ -19,11 +19,11 @@ use crate::output::print;
 #[derive(Debug)]
 pub(super) struct RebuildTerminal<'a> {
     terminal: Terminal<'a>,
-    found: RefCell<Found>,
+    found: RefCell<CollectedResult>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct CollectedResult {
     result: RebuildResult,
     /// What a dry run would do.
     would: Vec<String>,
@@ -48,7 +48,7 @@ impl<'a> RebuildTerminal<'a> {
             rows: None,
             subscription: None,
         };
-        Self { terminal, found: RefCell::new(Found { result, would: Vec::new() }) }
+        Self { terminal, found: RefCell::new(CollectedResult { result, would: Vec::new() }) }
     }
 
     /// Prints the result as JSON. As text, the steps are printed already.
@@ -71,7 +71,7 @@ impl<'a> RebuildTerminal<'a> {
     }
 }
 
-impl Found {
+impl CollectedResult {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the other steps are no part of the result")]
     fn add(&mut self, step: &RebuildStep) {
         let Self { result, would } = self;
