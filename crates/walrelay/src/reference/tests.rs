@@ -282,10 +282,10 @@ fn every_option_that_a_text_names_exists() {
         unknown.extend(names.map(|name| format!("{}: --{name}", path.display())));
     };
     for of in [
-        "consumer-rebuild",
         "core",
         "errors",
         "inbox",
+        "inbox-admin",
         "inbox-core",
         "otlp",
         "outbox-admin",
