@@ -82,6 +82,7 @@ impl Processes {
             dies_at = is_killed.then(|| seed.between(1, 300));
             sleep(seed.time(Duration::ZERO, Duration::from_secs(2))).await;
         }
+        steps.arm(None);
         match disk.is_finished() {
             true => self.stream().await,
             false => judge.find(Fault::Unfinished, "the recovery"),

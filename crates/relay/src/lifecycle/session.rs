@@ -14,7 +14,7 @@ use walrelay_core::{
     REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX, Random, RateLimit, ReplaySelection, Router,
     RouterConfig, SpillMode, Topic, Tracker, WalBudget, WalBudgetLimit,
 };
-use walrelay_outbox_store::{Outbox, ParkedKey, Shard, Store as _};
+use walrelay_outbox_store::{Outbox, ParkedKey, Shard, Store};
 use walrelay_pg_client::PgError;
 use walrelay_pg_replication::StreamSettings;
 
@@ -79,6 +79,29 @@ pub enum Purpose {
     /// Publishes nothing, because another session publishes earlier rows. Near the WAL budget, each
     /// row of the slot is recorded in dispatch state.
     Record,
+}
+
+impl Purpose {
+    fn source(&self) -> Source {
+        match self {
+            Self::Publish => Source::Slot,
+            Self::Replay(selection) => Source::Replay(ReplayFilter::new(selection.clone())),
+            Self::Record => Source::HeldSlot,
+        }
+    }
+
+    /// Limits the commands to those of the purpose. The session that publishes reports failures and
+    /// notes the relay's condition.
+    fn commands_of<S: Store>(
+        &self,
+        recorder: DispatchWriter<S>,
+        observer: &Observer,
+    ) -> DispatchWriter<S> {
+        match self {
+            Self::Publish | Self::Replay(_) => recorder.reporting_to(observer.health()),
+            Self::Record => recorder.recording_only(),
+        }
+    }
 }
 
 /// Returns the fix of a code, in words for an operator.
@@ -236,18 +259,11 @@ pub async fn open<C: Server, P: Publisher>(
     let read = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
     let parked_keys = read.map_err(RelayError::Store)?;
     let ParkedKeyLoader { due, not_due, .. } = loading;
+    if matches!(settings.purpose, Purpose::Record) {
+        lanes.spill(SpillMode::Everything, Instant::now().into_std());
+    }
     let recorder = DispatchWriter::new(store, settings.intervals);
-    let (source, recorder) = match &settings.purpose {
-        Purpose::Publish => (Source::Slot, recorder.reporting_to(observer.health())),
-        Purpose::Replay(selection) => {
-            let filter = ReplayFilter::new(selection.clone());
-            (Source::Replay(filter), recorder.reporting_to(observer.health()))
-        }
-        Purpose::Record => {
-            lanes.spill(SpillMode::Everything, Instant::now().into_std());
-            (Source::HeldSlot, recorder.recording_only())
-        }
-    };
+    let recorder = settings.purpose.commands_of(recorder, &observer);
     let session = Session {
         frames,
         feedback,
@@ -265,7 +281,7 @@ pub async fn open<C: Server, P: Publisher>(
             wal_budget,
             server_stalls: observer.server_stalls(),
             lanes,
-            source,
+            source: settings.purpose.source(),
             extent: StopPosition::of(settings.until),
             through: before(from),
             may_have_more_due_keys: false,
