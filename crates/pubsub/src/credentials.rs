@@ -246,12 +246,13 @@ fn refused(error: &CredentialsError) -> PublishFailure {
     classify(code, format!("no access token: {}", reason(error)))
 }
 
-/// Shows only the library's own text, because its sources may quote the token endpoint's answer. For
-/// a failure that may pass, the library's text says nothing else.
+/// Shows only the library's own text, because its sources may quote the token endpoint's answer. One of
+/// its texts says nothing but that nobody answers.
 fn reason(error: &CredentialsError) -> String {
-    match error.is_transient() {
+    let text = error.to_string();
+    match text.starts_with("Fetching the token resulted in transient errors") {
         true => "nobody gives one at the moment".to_owned(),
-        false => error.to_string(),
+        false => text,
     }
 }
 
