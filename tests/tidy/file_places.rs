@@ -146,8 +146,8 @@ pub(crate) fn pages_are_linked(files: &Files) -> Vec<Finding> {
         ("docs/decisions/README.md", "docs/decisions/", decisions),
     ] {
         let linked = list.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-        let pages = linked.filter(|page| page.ends_with(".md"));
-        let missing = pages.filter(|page| !files.contains_key(&format!("{folder}{page}")));
+        let to_pages = linked.filter(|page| page.ends_with(".md"));
+        let missing = to_pages.filter(|page| !files.contains_key(&format!("{folder}{page}")));
         let remedy = |page: &str| format!("{page} does not exist: remove its line");
         findings.extend(missing.map(|page| Finding::new(index, 1, remedy(page))));
     }

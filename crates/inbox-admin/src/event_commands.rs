@@ -321,7 +321,7 @@ impl ConsumerGeneration {
         );
         let attributes = replacement.attributes.as_ref().map(Attributes::of);
         let attributes = attributes.as_ref().map(Attributes::as_json);
-        let says = replacement.attributes.as_ref().map(|map| EventFields::of_map(map));
+        let says = replacement.attributes.as_ref().map(EventFields::of_map);
         let says = says.unwrap_or_default();
         let parts: [&(dyn ToSql + Sync); 8] = [
             &replacement.data,

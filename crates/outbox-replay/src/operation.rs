@@ -133,9 +133,9 @@ impl SlotOperation {
                 };
                 match parts.last() {
                     None => what.to_owned(),
-                    Some(slot) => format!(
+                    Some(part) => format!(
                         "{what} (the new slot begins at {}; rows before it are still to be published)",
-                        slot.consistent_point
+                        part.consistent_point
                     ),
                 }
             }

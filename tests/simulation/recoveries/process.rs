@@ -17,6 +17,7 @@ use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::settings::Until;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::StopReason;
+use walrelay_testkit::seed::Seed;
 
 use super::bug::Bug;
 use super::disk::CreatedSlot;
@@ -72,11 +73,7 @@ impl Processes {
             }
             let mut seed = locked(&self.world.seed).fork();
             if process < KILLED_MAX && seed.chance(250) {
-                disk.lose_slot(&self.world.in_dispatch_state());
-                self.world.drop_slot().await;
-                for _ in 0..seed.count(1, 40) {
-                    self.world.commit(random_key(&mut seed));
-                }
+                self.lose_slot(&mut seed).await;
             }
             let is_killed = process < KILLED_MAX && seed.chance(700);
             dies_at = is_killed.then(|| seed.between(1, 300));
@@ -89,6 +86,15 @@ impl Processes {
         }
         let (findings, repeated) = judge.end();
         Outcome { findings, repeated, steps: steps.done() }
+    }
+
+    /// Drops the slot, and writes rows that no slot has.
+    async fn lose_slot(&self, seed: &mut Seed) {
+        self.world.disk.lose_slot(&self.world.in_dispatch_state());
+        self.world.drop_slot().await;
+        for _ in 0..seed.count(1, 40) {
+            self.world.commit(random_key(seed));
+        }
     }
 
     /// Creates the slot, unless the slot on record exists. Returns the part to publish, and the start

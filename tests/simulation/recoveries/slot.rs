@@ -61,11 +61,9 @@ impl InboxDatabase {
             if !self.disk.has_slot() {
                 continue;
             }
-            if is_row {
-                let row = self.commit(key);
-                if is_deleted {
-                    self.disk.delete(row);
-                }
+            let row = is_row.then(|| self.commit(key));
+            if let Some(row) = row.filter(|_| is_deleted) {
+                self.disk.delete(row);
             }
             let retained = self.server.wal_end() - self.server.confirmed_flush();
             if retained > 2 * BUDGET_BYTES {

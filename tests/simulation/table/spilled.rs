@@ -29,15 +29,15 @@ impl Table {
     /// Records the settled position. A spilled and stored row is deleted once the slot is confirmed
     /// past it. Until then, a session that read an older record may still receive the row.
     pub(super) fn note_settled(&self, settled: u64, generation: u64) {
-        let mut state = self.state();
-        if state.generation != generation {
-            return;
+        {
+            let mut state = self.state();
+            if state.generation != generation {
+                return;
+            }
+            state.settled = state.settled.max(settled);
         }
-        state.settled = state.settled.max(settled);
-        drop(state);
         let past = self.past();
-        let mut state = self.state();
-        state.entries.retain(|(commit_lsn, ..), entry| {
+        self.state().entries.retain(|(commit_lsn, ..), entry| {
             let is_stored = entry.is_spilled && entry.status == Status::Published;
             !(is_stored && *commit_lsn < past)
         });

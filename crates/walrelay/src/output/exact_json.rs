@@ -75,7 +75,7 @@ fn indented(json: &str) -> String {
             }
             (CharacterPlace::Outside, ':') => text.push_str(": "),
             (CharacterPlace::Outside | CharacterPlace::String | CharacterPlace::Escape, _) => {
-                text.push(character)
+                text.push(character);
             }
         }
     }
