@@ -153,7 +153,8 @@ impl DispatchStore {
     /// before `through` again. It publishes nothing of these keys until the holds are lifted.
     ///
     /// Each key is held through `through`, or through the position before its first pending row. If
-    /// a session other than `streaming_pid` streams the slot, nothing is confirmed.
+    /// a session other than `streaming_pid` streams the slot, nothing is confirmed, except during a
+    /// recovery, where another session of the process holds the slot.
     ///
     /// # Errors
     ///
@@ -180,6 +181,7 @@ impl DispatchStore {
                     (&tx_index, Type::INT4),
                     (&streaming_pid, Type::INT4),
                     (&self.holds_on_dead(), Type::BOOL),
+                    (&self.is_during_recovery(), Type::BOOL),
                 ],
             )
             .await

@@ -52,8 +52,9 @@ UPDATE public.app_outbox_hold AS o
       ) AS first ON true
   ) AS f
  WHERE o.slot = $1 AND o.topic = f.topic AND o.ordering_key = f.ordering_key AND o.state = 'wanted'
-   AND (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)
-       IS NOT DISTINCT FROM $6
+   -- During a recovery another session of the process holds the slot.
+   AND ($8 OR (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)
+              IS NOT DISTINCT FROM $6)
 
 -- name: held_by
 SELECT h.replay_id

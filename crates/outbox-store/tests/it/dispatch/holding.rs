@@ -76,6 +76,16 @@ async fn only_the_session_that_streams_the_slot_answers() {
     assert_eq!(store().replay_holds(&session, "r1").await.unwrap().wanted, 1);
 }
 
+/// During a recovery another session of the same process holds the slot.
+#[tokio::test]
+async fn the_session_of_a_recovery_answers_whoever_streams_the_slot() {
+    let (_database, mut session) = migrated().await;
+    assert_eq!(place(&mut session, "r1", &["k"]).await, None);
+    let store = store().before(Lsn::new(100));
+    let answered = store.answer_holds(&session, &[key("k")], at(9, 0), Some(4_711)).await;
+    assert_eq!(answered.expect("an answer"), 1);
+}
+
 #[tokio::test]
 async fn nothing_of_a_held_key_is_due_or_claimed_and_its_history_goes_first_when_it_is_lifted() {
     let (_database, mut session) = migrated().await;
