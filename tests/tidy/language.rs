@@ -41,6 +41,7 @@ const HELP: &[&str] = &[
     "crates/walrelay/src/commands",
     "crates/walrelay/src/options",
     "bench/src/",
+    "bench/peers/src/",
 ];
 
 /// A comment of one or more lines, with the number of its first line.

@@ -1,4 +1,4 @@
-//! The operators' half of the inbox: register, inspect, retry, audit, reset and rebuild a consumer.
+//! The operator commands on a consumer: register, inspect, retry, audit, reset and rebuild.
 //! An application links `walrelay-inbox` alone.
 
 pub mod admin;

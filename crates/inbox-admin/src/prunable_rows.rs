@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use walrelay_pg_client::{SqlClient, TableAccess, refuse_hidden_rows, sql};
+use walrelay_pg_client::{SqlClient, sql};
 
 use walrelay_inbox::InboxError;
-use walrelay_inbox::access::{failed, refuse_hidden_consumers};
-use walrelay_inbox::inbox_tables;
+use walrelay_inbox::access::{failed, refuse_hidden};
 
 /// Returns the number of finished rows older than this, and of all rows of earlier generations.
 pub async fn prunable_rows(
@@ -15,8 +14,7 @@ pub async fn prunable_rows(
     older_than: Duration,
 ) -> Result<i64, InboxError> {
     let sql = sql!("prunable_rows.sql", "count");
-    refuse_hidden_consumers(client, TableAccess::Read).await?;
-    refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Read).await?;
+    refuse_hidden(client).await?;
     let row = client.query_one(sql, &[&consumer, &older_than.as_secs_f64()]).await;
     Ok(row.map_err(failed("count old rows of the inbox"))?.get(0))
 }

@@ -263,9 +263,7 @@ pub(crate) async fn abandon(client: &mut SqlClient, consumer: &str) -> Result<()
     const FAILED: &str = "cancel the rebuild";
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     let transaction = client.transaction().await.map_err(failed(FAILED))?;
-    // not a command: the name of an advisory lock.
-    let lock = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
-    transaction.execute(lock, &[&consumer]).await.map_err(failed(FAILED))?;
+    stop_batches(&transaction, consumer).await?;
     let sql = sql!("side_by_side_rebuild.sql", "abandon");
     let row = transaction.query_opt(sql, &[&consumer]).await;
     let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(consumer))?;

@@ -477,12 +477,6 @@ impl<M> Intake<M> {
         self.acknowledgements.drain(..count).collect()
     }
 
-    /// Returns whether any delivery waits for its acknowledgement.
-    #[must_use]
-    pub fn has_acknowledgements(&self) -> bool {
-        !self.acknowledgements.is_empty()
-    }
-
     /// Checks the leases that are due. Returns the deliveries to renew (C8), and drops messages
     /// whose lease has run out. Call this function while the stream is open. For a closed stream
     /// see [`lapse`](Self::lapse).

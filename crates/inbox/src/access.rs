@@ -1,5 +1,5 @@
-//! What the operators' half of the inbox shares with the consumer: errors, and the refusal to work on
-//! rows that row level security hides.
+//! Errors, and the refusal to work on rows that row level security hides. `walrelay-inbox-admin` uses
+//! them also.
 
 use walrelay_pg_client::{SqlClient, SqlError, TableAccess, in_schema, refuse_hidden_rows};
 

@@ -2,14 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use walrelay_pg_client::{SqlClient, TableAccess, in_schema, refuse_hidden_rows, sql};
 
 use crate::access::{failed, refuse_hidden_consumers, unknown};
+use crate::columns::Parameter;
 use crate::error::InboxError;
 use crate::migrations::inbox_tables;
-
-type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// The rows deleted in one transaction, few enough to hold locks only for moments.
 const BATCH_ROWS: i64 = 10_000;
@@ -25,8 +24,7 @@ pub struct PruneStep {
     pub has_more: bool,
 }
 
-/// Deletes some of the rows that `consumer prune` deletes, in short transactions. Works through a pooler in
-/// transaction mode.
+/// Deletes one batch of finished rows. Works through a pooler in transaction mode.
 ///
 /// # Errors
 ///

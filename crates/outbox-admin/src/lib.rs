@@ -24,8 +24,8 @@ mod table_sizes;
 pub use init::{EarlierRows, InitOptions, InitPlan, InitReport, InitStep, SlotCreation, init};
 pub use preflight::{
     CheckResult, ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable,
-    LeftoverRecord, PreflightRequest, RelationKind, ReleaseFacts, RoleFacts, ServerFacts,
-    ServerHost, ServerMode, TableFacts, TimeWarning, assess, gather, preflight,
+    HEADROOM_BYTES_MIN, LeftoverRecord, PreflightRequest, RelationKind, ReleaseFacts, RoleFacts,
+    ServerFacts, ServerHost, ServerMode, TableFacts, TimeWarning, assess, gather, preflight,
 };
 pub use resharding::{
     ReshardingPhase, ReshardingRefusal, ReshardingStep, ShardSlots, UnfinishedResharding,

@@ -20,7 +20,7 @@ use tokio_postgres::Client;
 
 use walrelay_outbox_replay::AdminError;
 
-pub use assess::assess;
+pub use assess::{HEADROOM_BYTES_MIN, assess};
 pub use facts::{
     ExistingNames, Facts, FoundTable, LeftoverRecord, RelationKind, ReleaseFacts, RoleFacts,
     ServerFacts, ServerHost, ServerMode, TableFacts,

@@ -268,7 +268,7 @@ impl Error {
     /// Returns the next step, or an empty text if the message already contains it.
     #[must_use]
     pub(crate) fn next_step(&self) -> String {
-        let fix = self.fix().unwrap_or_else(|| explain::fix(self.code()).to_owned());
+        let fix = explain::fix_of(self);
         match self.name() {
             Some((placeholder, name)) => replaced(&fix, placeholder, name),
             None => fix,
@@ -369,7 +369,6 @@ impl From<RebuildError> for Error {
         match error {
             RebuildError::Inbox(error) => error.into(),
             RebuildError::Admin(error) => error.into(),
-            RebuildError::Protocol(error) => error.into(),
             RebuildError::Relay(error) => error.into(),
             RebuildError::Postgres(error) => error.into(),
             RebuildError::PubSub(error) => error.into(),

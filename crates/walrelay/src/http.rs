@@ -19,11 +19,13 @@ use axum::routing::get;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use walrelay_core::Heartbeat;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 
 use self::connections::{BoundedListener, spare_descriptor};
+use crate::error::Error;
 
 /// The service that the handlers report on.
 #[derive(Debug, Clone)]
@@ -138,6 +140,23 @@ impl Observed {
 /// The address cannot be listened on.
 pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(address).await
+}
+
+/// Starts the task that serves, if there is an address. Dropping the set stops the task.
+///
+/// # Errors
+///
+/// The address cannot be listened on.
+pub(crate) async fn start(
+    address: Option<SocketAddr>,
+    observed: Observed,
+) -> Result<JoinSet<io::Result<()>>, Error> {
+    let mut tasks = JoinSet::new();
+    if let Some(address) = address {
+        let io = |source| Error::Listen { address, source };
+        tasks.spawn(serve(listen(address).await.map_err(io)?, observed));
+    }
+    Ok(tasks)
 }
 
 /// Serves until it is dropped.

@@ -2,19 +2,14 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::error::Error;
 
-type Work = Box<dyn for<'a> FnOnce(&'a Shutdown) -> Pin<Box<dyn Running + 'a>>>;
-
-/// A command that runs.
-trait Running: Future<Output = Result<(), Error>> {}
-
-impl<F: Future<Output = Result<(), Error>>> Running for F {}
+type Work = Box<dyn for<'a> FnOnce(&'a Shutdown) -> LocalBoxFuture<'a, Result<(), Error>>>;
 
 /// A checked command, ready to run.
 pub(crate) struct Plan {

@@ -43,6 +43,12 @@ pub enum TemplateError {
 }
 
 impl Template {
+    /// Returns the template of this text, which names no column.
+    #[must_use]
+    pub fn literal(text: &str) -> Self {
+        Self { text: text.to_owned(), pieces: vec![Piece::Literal(text.to_owned())] }
+    }
+
     /// Parses a template.
     ///
     /// # Errors

@@ -208,7 +208,7 @@ async fn prepare(
     let ConsumerRebuild { consumer, endpoint, .. } = order;
     let status = consumer_status(client, consumer).await?;
     let generation = i64::from(status.generation);
-    let old = admin::subscription(client, consumer).await?;
+    let old = status.subscription;
     let subscriber = Subscriber::connect(endpoint)?;
     let found = described(&subscriber, &old).await?;
     refuse_beyond(consumer, since, &found)?;

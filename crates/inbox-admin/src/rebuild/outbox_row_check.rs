@@ -7,10 +7,9 @@
 
 use crate::admin;
 use crate::event_commands::{ConsumerGeneration, EarlierEvents};
-use walrelay_core::{EditedMessages, Routed};
+use walrelay_core::{EditedMessages, Routed, Template};
 use walrelay_envelope::attribute::POSITION_NAMES;
 use walrelay_envelope::{Lsn, SubscriptionFilter};
-use walrelay_outbox_admin::protocols::routes;
 use walrelay_outbox_replay::recovery::table_of_all_shards;
 use walrelay_outbox_replay::replay::{DeadRows, RoutedRows};
 use walrelay_outbox_replay::{
@@ -175,7 +174,7 @@ async fn check_with(
     let Delivered { topic, filter } = delivered;
     let mut edited = order.clone();
     edited.router.edited = EditedMessages::new(slots.edited(client).await?);
-    edited.router.topic = routes::template(&topic)?;
+    edited.router.topic = Template::literal(&topic);
     let topic = TopicRows::new(topic, &order.router);
     let mut problems = Problems::default();
     match order.dead_rows {

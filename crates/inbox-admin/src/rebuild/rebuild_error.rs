@@ -7,7 +7,6 @@ use crate::side_by_side_rebuild::RebuildHolder;
 use walrelay_envelope::ParseFilterError;
 use walrelay_errors::{BoxedError, Code, Coded};
 use walrelay_inbox::{InboxError, UnfinishedRebuild};
-use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{PgError, SqlError};
 use walrelay_pubsub::PubsubError;
@@ -24,9 +23,6 @@ pub enum RebuildError {
     /// The database of the outbox refused.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The outbox does not allow the rebuild.
-    #[error(transparent)]
-    Protocol(#[from] ProtocolError),
     /// The rows cannot be read.
     #[error(transparent)]
     Relay(#[from] RelayError),
@@ -196,7 +192,6 @@ impl Coded for RebuildError {
         match self {
             Self::Inbox(error) => error.code(),
             Self::Admin(error) => error.code(),
-            Self::Protocol(error) => error.code(),
             Self::Relay(error) => error.code(),
             Self::Postgres(error) => error.code(),
             Self::PubSub(error) => error.code(),

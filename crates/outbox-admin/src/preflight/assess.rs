@@ -30,8 +30,9 @@ const SERVER_VERSION_MIN: u32 = 15;
 /// default is this value.
 const SLOT_WAL_KEEP_BYTES_MIN: u64 = 4 << 30;
 
-/// With less remaining WAL than this, an operator has to act now.
-const SAFE_WAL_BYTES_MIN: i64 = 1 << 30;
+/// With less WAL than this until a slot or an anchor is lost, or with less than a quarter of the
+/// slot's limit, an operator has to act now. The alert has the same threshold.
+pub const HEADROOM_BYTES_MIN: i64 = 1 << 30;
 
 /// Returns all findings, in the order of setup.
 #[must_use]
@@ -466,7 +467,7 @@ fn safe_wal_findings(
             message,
             format!("start the relay now; {}", fix()),
         );
-    } else if let Some(bytes) = room.filter(|_| slot.has_less_room_than(SAFE_WAL_BYTES_MIN)) {
+    } else if let Some(bytes) = room.filter(|_| slot.has_less_room_than(HEADROOM_BYTES_MIN)) {
         let left = megabytes(bytes.unsigned_abs());
         findings.warning(
             Code::SlotAtRisk,

@@ -147,7 +147,7 @@ pub async fn refuse_missing(
 /// # Errors
 ///
 /// The template is not valid.
-pub fn template(text: &str) -> Result<Template, ProtocolError> {
+fn template(text: &str) -> Result<Template, ProtocolError> {
     Template::parse(text)
         .map_err(|error| ProtocolError::TopicTemplate { template: text.to_owned(), error })
 }

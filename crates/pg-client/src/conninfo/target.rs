@@ -153,14 +153,6 @@ impl ConnectConfig {
         &self.application_name
     }
 
-    /// Returns the configuration with another name for `pg_stat_activity`, for example with the
-    /// instance id.
-    #[must_use]
-    pub fn with_application_name(mut self, name: impl Into<String>) -> Self {
-        self.application_name = name.into();
-        self
-    }
-
     /// Returns the configuration with `connect_timeout` reduced to `limit` at most.
     #[must_use]
     pub fn with_patience(mut self, limit: Duration) -> Self {

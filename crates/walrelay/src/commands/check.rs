@@ -60,7 +60,7 @@ struct PostgresFacts {
 
 /// Returns the finding about a failure that prevents further checks of its subject.
 fn unusable(subject: &str, error: &impl Coded) -> Finding {
-    let fix = error.fix().unwrap_or_else(|| explain::fix(error.code()).to_owned());
+    let fix = explain::fix_of(error);
     Finding::error(error.code(), subject, Chain(error).to_string()).fix(fix)
 }
 

@@ -27,7 +27,8 @@ use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::run::{Run, RunConfig, relay};
-use crate::config::{Checks, Environment, Program};
+use crate::cli;
+use crate::config::{Checks, Environment};
 use crate::demo::{
     CREATE_ORDERS, Comparison, DemoOutput, Ledger, ProducedRows, ReadModel, produce, subscribe,
 };
@@ -57,10 +58,7 @@ pub(crate) struct Demo {
 impl Demo {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let output = if checks.is_quiet { DemoOutput::Summary } else { DemoOutput::Messages };
-        let program = checks.program;
-        Some(Plan::new(async move |shutdown| {
-            Box::pin(demo(&self.rows, output, program, shutdown)).await
-        }))
+        Some(Plan::new(async move |shutdown| Box::pin(demo(&self.rows, output, shutdown)).await))
     }
 }
 
@@ -70,12 +68,7 @@ impl Demo {
 /// # Errors
 ///
 /// Something could not be started, or a row was lost or out of order.
-async fn demo(
-    rows: &ProducedRows,
-    output: DemoOutput,
-    program: Program,
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
+async fn demo(rows: &ProducedRows, output: DemoOutput, shutdown: &Shutdown) -> Result<(), Error> {
     // Starting a server blocks this thread, but nothing else runs yet.
     let installation = Installation::newest(&[]).map_err(demo_error)?;
     let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
@@ -104,7 +97,7 @@ async fn demo(
     let ledger = Arc::new(Ledger::default());
     let stop = Shutdown::new();
     let mut services = JoinSet::new();
-    let relay_config = relay_config(&program, &url, &pubsub.to_string())?;
+    let relay_config = relay_config(&url, &pubsub.to_string())?;
     services.spawn({
         let stop = stop.clone();
         async move { Box::pin(relay(relay_config, &stop)).await }
@@ -156,15 +149,15 @@ async fn prepare(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn relay_config(program: &Program, url: &str, pubsub: &str) -> Result<RunConfig, Error> {
+fn relay_config(url: &str, pubsub: &str) -> Result<RunConfig, Error> {
     let variables = [("PUBSUB_EMULATOR_HOST", pubsub), ("PUBSUB_PROJECT_ID", PROJECT)];
     let environment = Environment::new(variables);
     let arguments = ["walrelay", "run", "--database-url", url, "--project", PROJECT];
-    let matches = (program.command)().try_get_matches_from(arguments);
+    let matches = cli::command().try_get_matches_from(arguments);
     let matches = matches.map_err(|_| unfit("the options"))?;
     let matches = matches.subcommand_matches("run").ok_or_else(|| unfit("the command"))?;
     let run = Run::from_arg_matches(matches).map_err(|_| unfit("the options"))?;
-    let mut checks = Checks::new(&environment, *program);
+    let mut checks = Checks::new(&environment);
     let config = run.config(&mut checks);
     config.ok_or(Error::Config(checks.problems))
 }

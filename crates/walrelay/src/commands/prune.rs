@@ -7,11 +7,10 @@ use serde::Serialize;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_admin::archive::{Archive, ArchiveLocation};
 use walrelay_outbox_admin::protocols::{PruneOrder, PrunedTable, prune};
-use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::config::{ChangeMode, Checks, DatabaseConfig};
+use crate::config::{Checks, DatabaseConfig};
 use crate::error::Error;
 use crate::options::values::{archive_location, duration};
 use crate::options::{ARGUMENTS, ChangeArgs, DatabaseOptions};
@@ -66,10 +65,7 @@ impl Prune {
     ) -> Result<(), Error> {
         let options = self.change.options();
         let terminal = Terminal::new(options, shutdown);
-        let access = match options.mode {
-            ChangeMode::DryRun => TableAccess::Read,
-            ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
-        };
+        let access = options.mode.access_of_deletion();
         let order = PruneOrder { outbox, columns, older_than: self.older_than, access, archive };
         let pruned = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
             prune(session, order).await

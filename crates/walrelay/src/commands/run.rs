@@ -1,6 +1,5 @@
 //! `walrelay run`: the relay and its HTTP endpoints.
 
-use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -194,13 +193,7 @@ struct RelayProcess<'a> {
 
 impl RelayProcess<'_> {
     async fn run(&self, served: Observed, spans: Option<Spans>) -> Result<(), Error> {
-        // Dropping the set at the end of this function stops its tasks.
-        let mut endpoints = JoinSet::new();
-        if let Some(address) = self.config.http {
-            let io = |source| Error::Listen { address, source };
-            let listener = http::listen(address).await.map_err(io)?;
-            endpoints.spawn(http::serve(listener, served));
-        }
+        let _endpoints = http::start(self.config.http, served).await?;
         let mut settings = self.config.settings.clone();
         let publisher =
             GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
@@ -232,7 +225,7 @@ impl RelayProcess<'_> {
 
     /// Starts the tasks that keep anchors and maintain the outbox. The relays of other shards do not
     /// maintain it: one relay deletes the rows of all shards, and creates the partitions.
-    fn spawn_periodic(&self, settings: &Settings, tasks: &mut JoinSet<io::Result<()>>) {
+    fn spawn_periodic(&self, settings: &Settings, tasks: &mut JoinSet<()>) {
         let Settings { connect, relay, .. } = settings;
         if let Some(keep) = self.config.anchor_keep {
             let keeper = AnchorKeeper {
@@ -242,10 +235,7 @@ impl RelayProcess<'_> {
                 wal_budget: relay.wal_budget,
             };
             let health = self.health.clone();
-            tasks.spawn(async {
-                keeper.run(health).await;
-                Ok(())
-            });
+            tasks.spawn(keeper.run(health));
         }
         if relay.outbox.shard.index() == 0 {
             let maintenance = self.config.maintenance.clone();
@@ -256,10 +246,7 @@ impl RelayProcess<'_> {
                 maintenance,
             };
             let (metrics, health) = (self.metrics.clone(), self.health.clone());
-            tasks.spawn(async move {
-                task.run(health, metrics).await;
-                Ok(())
-            });
+            tasks.spawn(task.run(health, metrics));
         }
     }
 

@@ -15,6 +15,7 @@ use walrelay_relay::shutdown::Shutdown;
 use self::reading::{StatusReading, StatusSources, read};
 use self::watch::watch;
 use crate::commands::shared::answer_timeout::ANSWER_TIMEOUT;
+use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{Checks, DefinitionNeed, OutputFormat};
 use crate::error::Error;
 use crate::options::values::{duration, listen};
@@ -62,10 +63,7 @@ impl Status {
         let format = self.output.output;
         Some(match self.watch {
             None => Plan::new(async move |shutdown| {
-                tokio::select! {
-                    done = once(&sources, format, shutdown) => done,
-                    () = shutdown.requested() => Err(Error::Interrupted),
-                }
+                run_until_shutdown(once(&sources, format, shutdown), shutdown).await
             }),
             // A signal is the normal end of `--watch`, so it is no error.
             Some(interval) => Plan::new(async move |shutdown| {

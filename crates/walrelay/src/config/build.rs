@@ -6,16 +6,13 @@ use clap::FromArgMatches as _;
 use walrelay_outbox_store::{Definition, Shard};
 use walrelay_pg_client::Schema;
 
-use super::checks::{Checks, Program};
+use super::checks::Checks;
 use super::definition_place::DefinitionPlace;
 use super::environment::Environment;
 use super::layers::{CommandLine, Refusal};
 use crate::cli::{self, Cli};
 use crate::options::choices::LogFormat;
 use crate::plan::{CommandEnd, Plan, Service};
-
-/// The program's own command line.
-const PROGRAM: Program = Program { command: cli::command, check };
 
 /// A command and its complete configuration.
 #[derive(Debug)]
@@ -51,10 +48,6 @@ pub(crate) fn read(
     environment: &Environment,
 ) -> Result<CommandLine, Refusal> {
     CommandLine::parse(&cli::command(), &cli::with_help_headings, arguments, environment)
-}
-
-fn check(arguments: Vec<OsString>, environment: &Environment) -> Result<(), Refusal> {
-    Config::new(read(arguments, environment)?, environment, None).map(drop)
 }
 
 impl Config {
@@ -123,13 +116,12 @@ pub(super) fn checked<'a, T>(
     take: impl FnOnce(Cli, &mut Checks<'a>) -> Option<T>,
 ) -> Result<(T, Checks<'a>), Refusal> {
     let cli = Cli::from_arg_matches_mut(&mut line.matches).map_err(Refusal::Clap)?;
-    let mut checks = Checks { is_quiet: cli.general.quiet, ..Checks::new(environment, PROGRAM) };
+    let mut checks = Checks { is_quiet: cli.general.quiet, ..Checks::new(environment) };
     checks.take_line(line);
     let taken = take(cli, &mut checks);
-    // A command that could not be built has reported at least one problem.
     match (taken, checks.problems.is_empty()) {
         (Some(taken), true) => Ok((taken, checks)),
         (Some(_) | None, false) => Err(Refusal::Config(checks.problems)),
-        (None, true) => unreachable!("a command that cannot be built names no problem"),
+        (None, true) => unreachable!("a command that could not be built has reported no problem"),
     }
 }

@@ -1,8 +1,5 @@
 //! Checks the values of options that depend on each other, and collects the problems.
 
-use std::ffi::OsString;
-
-use clap::Command;
 use walrelay_core::ColumnNames;
 use walrelay_errors::Code;
 use walrelay_outbox_store::{Definition, Shard};
@@ -14,29 +11,17 @@ use super::layers::{CommandLine, Refusal};
 use super::problem::{Origins, Problem};
 use crate::options::values::looks_secret;
 
-/// The command line of the program, for commands about the command line itself.
-#[derive(Clone, Copy)]
-pub(crate) struct Program {
-    /// Returns the declaration.
-    pub(crate) command: fn() -> Command,
-    /// Checks a command line. The first argument is the name of the program.
-    pub(crate) check: fn(Vec<OsString>, &Environment) -> Result<(), Refusal>,
-}
-
-/// Turns groups of options into values, and collects the problems that no single value has: those
-/// of values that contradict each other, and of files and variables. Each file in this folder adds
-/// its own groups.
+/// Checks groups of options, and collects the problems that clap cannot find: contradicting values,
+/// and wrong variables and files. Each file in this folder adds its own groups.
 pub(crate) struct Checks<'a> {
     /// Variables that are not options, such as those of libpq and Cloud Run.
     pub(crate) environment: &'a Environment,
-    /// The command line of the program.
-    pub(crate) program: Program,
     /// Whether `--quiet` is given.
     pub(crate) is_quiet: bool,
     /// Path of the configuration file.
     pub(crate) file: Option<String>,
-    /// The options of the command line that a replay has also.
-    pub(crate) selection: Vec<String>,
+    /// The options of the command line that `replay start` has also, for a printed command.
+    pub(crate) replay_options: Vec<String>,
     /// The origins of the options' values.
     pub(crate) origins: Origins,
     /// The schema of walrelay's own tables.
@@ -53,14 +38,13 @@ pub(crate) struct Checks<'a> {
 
 impl<'a> Checks<'a> {
     /// Begins without a configuration file, for the standard outbox.
-    pub(crate) fn new(environment: &'a Environment, program: Program) -> Self {
+    pub(crate) fn new(environment: &'a Environment) -> Self {
         let schema = Schema::PUBLIC;
         Self {
             environment,
-            program,
             is_quiet: false,
             file: None,
-            selection: Vec::new(),
+            replay_options: Vec::new(),
             origins: Origins::default(),
             shard: Shard::WHOLE,
             definition: Definition {
@@ -78,11 +62,11 @@ impl<'a> Checks<'a> {
 
     /// Takes over where the values of a command line come from.
     pub(crate) fn take_line(&mut self, line: CommandLine) {
-        let CommandLine { file, selection, origins, problems, schema, .. } = line;
+        let CommandLine { file, replay_options, origins, problems, schema, .. } = line;
         self.definition.tables = vec![schema.table("app_outbox")];
         self.schema = schema;
         self.file = file;
-        self.selection = selection;
+        self.replay_options = replay_options;
         self.origins = origins;
         self.problems = problems;
     }

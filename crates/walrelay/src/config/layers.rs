@@ -31,9 +31,9 @@ pub(crate) struct CommandLine {
     pub(crate) matches: ArgMatches,
     /// Path of the configuration file, if one is named.
     pub(super) file: Option<String>,
-    /// The options of the command line that a replay has also, as words of a command. Options that
-    /// may hold a secret are missing.
-    pub(super) selection: Vec<String>,
+    /// The options of the command line that `replay start` has also, as words of a command. Options
+    /// that may hold a secret are missing.
+    pub(super) replay_options: Vec<String>,
     /// The sources of the options' values.
     pub(super) origins: Origins,
     /// Problems of single keys of the file.
@@ -203,12 +203,12 @@ impl Layers<'_> {
         let matches = shown(command.clone())
             .try_get_matches_from(arguments)
             .map_err(|error| self.refusal(&command, arguments, error))?;
-        let (mut origins, mut selection) = (Origins::default(), Vec::new());
+        let (mut origins, mut replay_options) = (Origins::default(), Vec::new());
         let shared = options_of_a_replay(&command);
         self.visit(&command, None, &matches, &mut |argument, own, origin| {
             let option = argument.get_long().unwrap_or_default();
             if origin == Origin::CommandLine && shared.contains(option) {
-                selection.extend(words_of(argument, own));
+                replay_options.extend(words_of(argument, own));
             }
             origins.note(option, origin);
         });
@@ -218,7 +218,7 @@ impl Layers<'_> {
             schema: innermost_value(&matches, SCHEMA).unwrap_or(Schema::PUBLIC),
             file: file.filter(|path| !path.is_empty()),
             matches,
-            selection,
+            replay_options,
             origins,
             problems: Vec::new(),
         })

@@ -1,6 +1,6 @@
 //! The texts about error codes, from the errors page, which is part of the binary.
 
-use walrelay_errors::Code;
+use walrelay_errors::{Code, Coded};
 use walrelay_outbox_store::Shard;
 
 /// The page with one section for each code.
@@ -18,6 +18,12 @@ pub(crate) fn section(code: &str) -> Option<&'static str> {
 pub(crate) fn fix(code: Code) -> &'static str {
     let lines = section(code.name()).into_iter().flat_map(str::lines);
     lines.filter_map(|line| line.strip_prefix("Fix: ")).next().unwrap_or_default()
+}
+
+/// Returns the fix of an error: its own, or that of its code.
+#[must_use]
+pub(crate) fn fix_of(error: &impl Coded) -> String {
+    error.fix().unwrap_or_else(|| fix(error.code()).to_owned())
 }
 
 /// Returns the fix of a code for the relay of a shard.

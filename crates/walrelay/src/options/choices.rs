@@ -1,5 +1,7 @@
 //! The values of options that are one of a few words.
 
+use walrelay_pg_client::TableAccess;
+
 /// A shell with completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shell {
@@ -47,6 +49,16 @@ pub(crate) enum ChangeMode {
     Ask,
     /// The command only prints what would happen.
     DryRun,
+}
+
+impl ChangeMode {
+    /// Returns the access that a command needs to the tables whose rows it deletes.
+    pub(crate) const fn access_of_deletion(self) -> TableAccess {
+        match self {
+            Self::DryRun => TableAccess::Read,
+            Self::Agreed | Self::Ask => TableAccess::Delete,
+        }
+    }
 }
 
 /// How a command that changes something asks and prints.

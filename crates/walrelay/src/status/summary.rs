@@ -2,7 +2,7 @@
 
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    NextStep, OperationKind, OperationReport, Severity, StatusReport, StepScope,
+    HEADROOM_BYTES_MIN, NextStep, OperationKind, OperationReport, Severity, StatusReport, StepScope,
 };
 use walrelay_outbox_replay::PausingReplay;
 use walrelay_pg_replication::is_little_headroom;
@@ -12,10 +12,6 @@ use super::stall_cause::{Cause, cause, first_abandoned_replay, unreadable};
 use super::{anchors, consumers};
 use crate::output::colour::{ColourMode, Tone};
 use crate::output::text::{human_bytes, visible};
-
-/// Below this much WAL until the slot is lost, or below a quarter of the slot's limit, somebody has
-/// to act now. `check` and the alert use the same thresholds.
-const HEADROOM_BYTES_MIN: i64 = 1 << 30;
 
 /// Lists the rows that need a person.
 const LIST: &str = "walrelay dispatch list";

@@ -79,8 +79,8 @@ fn prunable_text(PrunableTable { table, rows, partitions }: &PrunableTable) -> S
     }
 }
 
-/// Describes a step, in lines. `selection` are the options that a printed command repeats.
-pub(crate) fn step_text(step: &Step, selection: &[String]) -> String {
+/// Describes a step, in lines. A printed `replay start` repeats `replay_options`.
+pub(crate) fn step_text(step: &Step, replay_options: &[String]) -> String {
     match step {
         Step::ShardsSwitched { at, handed_over } => format!(
             "switched at {at}: rows committed before were published through the old slots, or are in dispatch state\n\
@@ -95,7 +95,7 @@ pub(crate) fn step_text(step: &Step, selection: &[String]) -> String {
             }
         }
         Step::ReshardCancelled => "cancelled: relays of the old shards continue\n".to_owned(),
-        Step::RowsSkipped(skipped) => skipped_text(skipped, selection),
+        Step::RowsSkipped(skipped) => skipped_text(skipped, replay_options),
         Step::EarlierRowsLeft { slot, rows } => {
             format!("not published: rows from before slot {slot}\n{}", rows_text(rows))
         }
@@ -167,10 +167,10 @@ pub(crate) fn rows_text(rows: &[TableRows]) -> String {
 }
 
 /// Describes the skipped rows, with the command that publishes them from the table.
-fn skipped_text(skipped: &SkippedRows, selection: &[String]) -> String {
+fn skipped_text(skipped: &SkippedRows, replay_options: &[String]) -> String {
     let ids = skipped.publishable_ids().into_iter();
     let ids: String = ids.map(|id| format!(" --event-id {}", quoted(id))).collect();
-    let options: String = selection.iter().map(|word| format!(" {}", quoted(word))).collect();
+    let options: String = replay_options.iter().map(|word| format!(" {}", quoted(word))).collect();
     let next = match ids.is_empty() {
         true => String::new(),
         false => format!(

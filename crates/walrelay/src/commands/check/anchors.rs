@@ -2,13 +2,9 @@
 
 use crate::output::text::{human_age, human_bytes};
 use walrelay_errors::Code;
-use walrelay_outbox_admin::Finding;
+use walrelay_outbox_admin::{Finding, HEADROOM_BYTES_MIN};
 use walrelay_outbox_store::{AnchorStatus, read_anchor_states};
 use walrelay_pg_client::SqlClient;
-
-/// Below this many bytes of WAL until the anchor is lost, `check` warns. `status` and the alert use
-/// the same threshold.
-const ROOM_BYTES_MIN: i64 = 1 << 30;
 
 /// Returns a finding for each anchor of a slot. If the slots cannot be read, other findings report
 /// that.
@@ -27,7 +23,7 @@ fn of_one(AnchorStatus { name, slot, age }: &AnchorStatus) -> Finding {
     let age =
         age.map_or_else(String::new, |age| format!(", reaches back {}", human_age(age.as_secs())));
     let retains = format!("retains {}{age}", human_bytes(slot.retained_bytes().unwrap_or(0)));
-    match slot.safe_wal_size.filter(|_| slot.has_less_room_than(ROOM_BYTES_MIN)) {
+    match slot.safe_wal_size.filter(|_| slot.has_less_room_than(HEADROOM_BYTES_MIN)) {
         None => Finding::passed("anchor", subject, retains),
         Some(left) => {
             let left = human_bytes(u64::try_from(left).unwrap_or(0));

@@ -14,7 +14,7 @@ pub(super) async fn of(archive: Option<&Archive>) -> Option<Finding> {
     Some(match try_out(archive, ANSWER_TIMEOUT).await {
         Ok(()) => Finding::passed("archive", subject, "can be written and read"),
         Err(error) => {
-            let fix = error.fix().unwrap_or_else(|| explain::fix(error.code()).to_owned());
+            let fix = explain::fix_of(&error);
             let message = format!("{}; old rows stay in the outbox", Chain(&error));
             Finding::warning(error.code(), subject, message).fix(fix)
         }

@@ -2,7 +2,7 @@
 
 use crate::error::explain;
 use tokio_postgres::types::Type;
-use walrelay_errors::{Chain, Code, Coded};
+use walrelay_errors::{Chain, Code};
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{
     QualifiedName, SqlClient, TableAccess, quote_identifier, refuse_hidden_rows, sql,
@@ -16,7 +16,7 @@ pub(super) async fn of(client: &SqlClient, tables: &[QualifiedName]) -> Vec<Find
         findings.extend(lacking(client, table).await);
     }
     if let Err(error) = refuse_hidden_rows(client, tables, TableAccess::Delete).await {
-        let fix = error.fix().unwrap_or_else(|| explain::fix(error.code()).to_owned());
+        let fix = explain::fix_of(&error);
         let message = format!("--prune-older-than deletes nothing: {}", Chain(&error));
         findings.push(Finding::warning(Code::RowsHidden, "retention", message).fix(fix));
     }

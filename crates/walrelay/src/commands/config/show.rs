@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use crate::cli;
 use crate::config::{Checks, EffectiveValue, effective_values};
 use crate::options::{ARGUMENTS, OutputOptions};
 use crate::output::print_result;
@@ -27,7 +28,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        let root = (checks.program.command)();
+        let root = cli::command();
         let found =
             effective_values(root, &self.command, checks.file.as_deref(), checks.environment);
         let values = found.map_err(|refusal| checks.refuse(refusal)).ok()?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_core::{Backoff, Random};
 use walrelay_errors::{Action, Chain, Code, Coded, ErrorContext};
@@ -175,13 +174,7 @@ impl ConsumerProcess<'_> {
         metrics: Metrics,
         spans: Option<Spans>,
     ) -> Result<(), Error> {
-        // The tasks end with this function.
-        let mut tasks = JoinSet::new();
-        if let Some(address) = self.config.http {
-            let io = |source| Error::Listen { address, source };
-            let listener = http::listen(address).await.map_err(io)?;
-            tasks.spawn(http::serve(listener, served));
-        }
+        let _endpoints = http::start(self.config.http, served).await?;
         let consumer = tokio::select! {
             biased;
             () = self.shutdown.requested() => return Ok(()),

@@ -3,6 +3,7 @@
 use clap::Args;
 use walrelay_core::Fault;
 use walrelay_outbox_admin::protocols::refuse_other_shards;
+use walrelay_outbox_admin::protocols::routes::full_name;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{
     DispatchQuery, DispatchStatus, DispatchStore, PageStart, RetrySelection, StateFilter,
@@ -77,14 +78,11 @@ pub(super) fn full_topic(
     topic: &str,
     project: &ProjectOption,
 ) -> String {
-    if topic.starts_with("projects/") {
-        return topic.to_owned();
-    }
     let project = project.project.as_deref().unwrap_or_default();
-    if project.is_empty() {
+    if project.is_empty() && !topic.starts_with("projects/") {
         checks.wrong(option, topic, "a full projects/…/topics/… name, or set --project");
     }
-    format!("projects/{project}/topics/{topic}")
+    full_name(project, topic)
 }
 
 /// The rows of dispatch state of one slot.

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use walrelay_outbox_admin::protocols::{ForgetOrder, ForgottenAggregates, forget_aggregates};
-use walrelay_pg_client::{ConnectConfig, TableAccess};
+use walrelay_pg_client::ConnectConfig;
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::config::{ChangeMode, Checks};
+use crate::config::Checks;
 use crate::error::Error;
 use crate::options::{ARGUMENTS, ChangeArgs, ConnectionOptions};
 use crate::output::text::visible;
@@ -59,10 +59,7 @@ impl Forget {
             self.ids.extend(ids_of(path)?);
         }
         let options = self.change.options();
-        let access = match options.mode {
-            ChangeMode::DryRun => TableAccess::Read,
-            ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
-        };
+        let access = options.mode.access_of_deletion();
         let (aggregate_type, ids) = (&self.aggregate_type, &self.ids);
         let order = ForgetOrder { aggregate_type, ids, access };
         let terminal = Terminal::new(options, shutdown);

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use clap::Args;
 use pgoutput_parser::Lsn;
 use walrelay_core::{ColumnFilter, RouterConfig, Template};
+use walrelay_outbox_admin::protocols::routes::full_name;
 use walrelay_outbox_admin::protocols::{position_of_time, refuse_other_shards, refuse_unfinished};
 use walrelay_outbox_replay::replay::{
     DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, ReplayEnv, ReplayJob,
@@ -215,16 +216,9 @@ impl Start {
 /// Requires a topic that the relay does not publish to.
 fn require_separate_topic(checks: &mut Checks<'_>, topic: &str, router: &RouterConfig) {
     let live = router.topic.to_string();
-    if can_publish_to(&full(&router.project, &live), &full(&router.project, topic)) {
+    if can_publish_to(&full_name(&router.project, &live), &full_name(&router.project, topic)) {
         let allowed = format!("a topic that --topic-template {live} does not lead to");
         checks.wrong("to-topic", topic, allowed);
-    }
-}
-
-fn full(project: &str, name: &str) -> String {
-    match name.starts_with("projects/") {
-        true => name.to_owned(),
-        false => format!("projects/{project}/topics/{name}"),
     }
 }
 

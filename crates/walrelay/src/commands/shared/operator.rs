@@ -22,8 +22,8 @@ use crate::output::{print, print_result};
 pub(in crate::commands) struct Terminal<'a> {
     pub(in crate::commands) options: ChangeOptions,
     pub(in crate::commands) shutdown: &'a Shutdown,
-    /// The options that a printed command repeats.
-    pub(in crate::commands) selection: &'a [String],
+    /// The options that a printed `replay start` repeats.
+    pub(in crate::commands) replay_options: &'a [String],
 }
 
 /// What `--dry-run -o json` prints.
@@ -45,7 +45,7 @@ pub(in crate::commands) fn dry_run_text(
 
 impl<'a> Terminal<'a> {
     pub(in crate::commands) const fn new(options: ChangeOptions, shutdown: &'a Shutdown) -> Self {
-        Self { options, shutdown, selection: &[] }
+        Self { options, shutdown, replay_options: &[] }
     }
 
     /// Returns the terminal of a command that destroys nothing, and does not ask.
@@ -90,7 +90,7 @@ impl<'a> Terminal<'a> {
 
 impl StepSink<Step> for Terminal<'_> {
     fn report(&self, step: &Step) -> Result<(), BoxedError> {
-        self.show_step(&step_text(step, self.selection)).map_err(BoxedError::new)
+        self.show_step(&step_text(step, self.replay_options)).map_err(BoxedError::new)
     }
 }
 

@@ -40,9 +40,10 @@ pub(crate) struct Advance {
 impl Advance {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let database = checks.database(&self.database)?;
-        let (columns, selection) = (checks.definition.columns.clone(), checks.selection.clone());
+        let (columns, replay_options) =
+            (checks.definition.columns.clone(), checks.replay_options.clone());
         Some(Plan::new(async move |shutdown| {
-            self.run(&database, &columns, &selection, shutdown).await
+            self.run(&database, &columns, &replay_options, shutdown).await
         }))
     }
 
@@ -50,11 +51,11 @@ impl Advance {
         &self,
         DatabaseConfig { connect, outbox }: &DatabaseConfig,
         columns: &ColumnNames,
-        selection: &[String],
+        replay_options: &[String],
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
         let slot = &outbox.slot;
-        let terminal = Terminal { options: self.change.options(), shutdown, selection };
+        let terminal = Terminal { options: self.change.options(), shutdown, replay_options };
         let past = PastTransaction { to: self.to_lsn, discard_rows: self.discard_rows, columns };
         let advanced = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
             advance(session, outbox, past).await

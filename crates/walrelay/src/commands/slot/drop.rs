@@ -31,18 +31,16 @@ pub(crate) struct Drop {
 impl Drop {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let database = checks.database(&self.database)?;
-        let selection = checks.selection.clone();
-        Some(Plan::new(async move |shutdown| self.run(&database, &selection, shutdown).await))
+        Some(Plan::new(async move |shutdown| self.run(&database, shutdown).await))
     }
 
     async fn run(
         &self,
         DatabaseConfig { connect, outbox }: &DatabaseConfig,
-        selection: &[String],
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
         let slot = &outbox.slot;
-        let terminal = Terminal { options: self.change.options(), shutdown, selection };
+        let terminal = Terminal::new(self.change.options(), shutdown);
         let dropped = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
             drop_checked(session, outbox, self.discard_rows).await
         });

@@ -41,9 +41,9 @@ pub(crate) struct Recover {
 impl Recover {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let database = checks.database(&self.database)?;
-        let (columns, selection) = (checks.definition.columns.clone(), checks.selection.clone());
+        let columns = checks.definition.columns.clone();
         Some(Plan::new(async move |shutdown| {
-            Box::pin(self.run(&database, &columns, &selection, shutdown)).await
+            Box::pin(self.run(&database, &columns, shutdown)).await
         }))
     }
 
@@ -51,11 +51,10 @@ impl Recover {
         &self,
         DatabaseConfig { connect, outbox }: &DatabaseConfig,
         columns: &ColumnNames,
-        selection: &[String],
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
         let slot = &outbox.slot;
-        let terminal = Terminal { options: self.change.options(), shutdown, selection };
+        let terminal = Terminal::new(self.change.options(), shutdown);
         let recovered = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
             recover(session, outbox, self.from_time, columns).await
         });

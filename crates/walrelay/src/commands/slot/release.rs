@@ -33,20 +33,12 @@ pub(crate) struct Release {
 impl Release {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let settings = checks.settings(&self.options, Until::CaughtUp)?;
-        let selection = checks.selection.clone();
-        Some(Plan::new(async move |shutdown| {
-            Box::pin(self.run(&settings, &selection, shutdown)).await
-        }))
+        Some(Plan::new(async move |shutdown| Box::pin(self.run(&settings, shutdown)).await))
     }
 
-    async fn run(
-        &self,
-        settings: &Settings,
-        selection: &[String],
-        shutdown: &Shutdown,
-    ) -> Result<(), Error> {
+    async fn run(&self, settings: &Settings, shutdown: &Shutdown) -> Result<(), Error> {
         let (connect, slot) = (&settings.connect, &settings.relay.outbox.slot);
-        let terminal = Terminal { options: self.change.options(), shutdown, selection };
+        let terminal = Terminal::new(self.change.options(), shutdown);
         let released = run_protocol(connect, terminal, StopMode::Graceful, async |session| {
             release(session, settings).await
         });

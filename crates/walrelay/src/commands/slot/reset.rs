@@ -48,18 +48,16 @@ pub(crate) struct Reset {
 impl Reset {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let database = checks.database(&self.database)?;
-        let selection = checks.selection.clone();
-        Some(Plan::new(async move |shutdown| self.run(&database, &selection, shutdown).await))
+        Some(Plan::new(async move |shutdown| self.run(&database, shutdown).await))
     }
 
     async fn run(
         &self,
         DatabaseConfig { connect, outbox }: &DatabaseConfig,
-        selection: &[String],
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
         let slot = &outbox.slot;
-        let terminal = Terminal { options: self.change.options(), shutdown, selection };
+        let terminal = Terminal::new(self.change.options(), shutdown);
         let order = ResetOrder {
             anchor: self.to_anchor.clone(),
             to: Place::of(self.to_lsn, self.to_time),

@@ -54,7 +54,6 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
              them all, or the handler does not need the old ones, add --yes"
         }
         E::Admin(_)
-        | E::Protocol(_)
         | E::Relay(_)
         | E::Postgres(_)
         | E::PubSub(_)
