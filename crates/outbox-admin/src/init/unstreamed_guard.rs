@@ -17,16 +17,16 @@ pub(crate) fn sql(table: &QualifiedName) -> String {
     format!(
         "DO $walrelay$
 DECLARE
-  below record;
+  outbox record;
 BEGIN
-  SELECT {UNSTREAMED_SQL} INTO below FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass({name});
-  IF cardinality(below.unstreamed) > 0 THEN
+  SELECT {UNSTREAMED_SQL} INTO outbox FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass({name});
+  IF cardinality(outbox.unstreamed) > 0 THEN
     RAISE EXCEPTION 'table % %', {name},
-        replace(CASE below.relkind WHEN 'p' THEN {partitions} ELSE {children} END,
-                'BELOW', array_to_string(below.unstreamed, ', '))
+        replace(CASE outbox.relkind WHEN 'p' THEN {partitions} ELSE {children} END,
+                'BELOW', array_to_string(outbox.unstreamed, ', '))
       USING ERRCODE = 'WR001',
-            HINT = replace(replace(CASE below.relkind WHEN 'p' THEN {fix_of_partitions} ELSE {fix_of_children} END,
-                                   'BELOW', below.unstreamed[1]), 'COLUMNS', below.own_columns);
+            HINT = replace(replace(CASE outbox.relkind WHEN 'p' THEN {fix_of_partitions} ELSE {fix_of_children} END,
+                                   'BELOW', outbox.unstreamed[1]), 'COLUMNS', outbox.own_columns);
   END IF;
 END
 $walrelay$;"
