@@ -13,10 +13,7 @@ use walrelay_envelope::Lsn;
 use crate::apply::apply_options::Plan;
 use crate::attributes::Attributes;
 use crate::event::Event;
-use walrelay_pg_client::{SqlText, sql};
-
-/// A parameter with its type, so that no statement has to be prepared.
-pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+use walrelay_pg_client::{Parameter, SqlText, sql};
 
 pub(crate) type Owned<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
 

@@ -8,10 +8,9 @@
 use std::time::Duration;
 
 use tokio_postgres::types::Type;
-use walrelay_pg_client::{SqlClient, sql};
+use walrelay_pg_client::{Parameter, SqlClient, sql};
 
 use crate::access::failed;
-use crate::columns::Parameter;
 use crate::error::InboxError;
 
 /// Keys deleted in one transaction. Each transaction reads the inbox once, so there are more keys

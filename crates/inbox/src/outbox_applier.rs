@@ -9,14 +9,14 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
 use walrelay_core::Message;
 use walrelay_inbox_core::Fate;
-use walrelay_pg_client::{SqlClient, quote_identifier, quote_literal, sql};
+use walrelay_pg_client::{Parameter, SqlClient, quote_identifier, quote_literal, sql};
 use walrelay_pubsub::MessageRef;
 
 use crate::access::failed;
 use crate::apply::apply_batch::{APPLY, Applied, REDELIVER, resolve_handler};
 use crate::apply::apply_options::Plan;
 use crate::apply::handler_kind::Effect;
-use crate::columns::{Columns, Parameter, borrowed};
+use crate::columns::{Columns, borrowed};
 use crate::error::InboxError;
 use crate::event::Event;
 use crate::settings::{Dedupe, OnDead, OnGap};

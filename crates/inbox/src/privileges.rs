@@ -2,10 +2,9 @@
 //! batch that fails for ever.
 
 use tokio_postgres::types::Type;
-use walrelay_pg_client::{SqlClient, SqlText, TableAccess, sql};
+use walrelay_pg_client::{Parameter, SqlClient, SqlText, TableAccess, sql};
 
 use crate::access::{failed, refuse_hidden_consumers};
-use crate::columns::Parameter;
 use crate::error::InboxError;
 
 /// The functions that consuming calls, most of them indirectly. All are SECURITY INVOKER, so the

@@ -3,10 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use tokio_postgres::types::Type;
-use walrelay_pg_client::{SqlClient, TableAccess, in_schema, refuse_hidden_rows, sql};
+use walrelay_pg_client::{Parameter, SqlClient, TableAccess, in_schema, refuse_hidden_rows, sql};
 
 use crate::access::{failed, refuse_hidden_consumers, unknown};
-use crate::columns::Parameter;
 use crate::error::InboxError;
 use crate::migrations::inbox_tables;
 

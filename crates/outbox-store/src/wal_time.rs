@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{Parameter, sql};
 
 /// A position and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,12 +82,10 @@ pub async fn first_position_after(
     one(client, sql, &[(&system_identifier, Type::TEXT), (&time, Type::TIMESTAMPTZ)]).await
 }
 
-type Param<'a> = (&'a (dyn tokio_postgres::types::ToSql + Sync), Type);
-
 async fn one(
     client: &Client,
     sql: &str,
-    params: &[Param<'_>],
+    params: &[Parameter<'_>],
 ) -> Result<Option<WalTime>, StoreError> {
     let row = client
         .query_typed_opt(sql, params)

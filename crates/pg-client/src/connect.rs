@@ -18,7 +18,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, SimpleQueryMessage, tls};
 
 use crate::answer_watch::{AnswerWatch, WatchedStream};
@@ -135,6 +135,9 @@ pub async fn connect_outbox(config: &ConnectConfig) -> Result<SqlClient, PgError
     client.batch_execute(&value_formats_sql()).await?;
     Ok(client)
 }
+
+/// A parameter of a statement with its type, so that the statement need not be prepared.
+pub type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// A client for ordinary SQL, with the task that drives its socket. Dropping the client ends the
 /// task.

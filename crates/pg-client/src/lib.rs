@@ -32,8 +32,8 @@ pub use blockers::{Blockers, backend_pid, blockers, cancel_statement};
 pub use cancellable::run_cancellable;
 pub use columns::{TableColumn, TimeType, read_columns};
 pub use connect::{
-    SessionCheck, SessionStartup, SqlClient, connect_outbox, connect_shared, connect_sql,
-    open_session,
+    Parameter, SessionCheck, SessionStartup, SqlClient, connect_outbox, connect_shared,
+    connect_sql, open_session,
 };
 pub use conninfo::{
     CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,

@@ -6,7 +6,7 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
-use walrelay_pg_client::{SCHEMA, SqlError, SqlText, sql};
+use walrelay_pg_client::{Parameter, SCHEMA, SqlError, SqlText, sql};
 
 use crate::slot_error::SlotError;
 
@@ -226,7 +226,7 @@ pub async fn create_slot(
 pub async fn advance_slot(client: &Client, name: &str, lsn: Lsn) -> Result<Lsn, SlotError> {
     let sql = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2)";
     let target = PgLsn::from(lsn.as_u64());
-    let params: [Param<'_>; 2] = [(&name, Type::TEXT), (&target, Type::PG_LSN)];
+    let params: [Parameter<'_>; 2] = [(&name, Type::TEXT), (&target, Type::PG_LSN)];
     one_lsn(client, sql, &params, format!("advance slot {name:?} to {lsn}")).await
 }
 
@@ -278,12 +278,10 @@ pub(crate) async fn server_major(client: &Client) -> Result<u32, SlotError> {
     Ok(read_version(client).await?.unsigned_abs() / 10_000)
 }
 
-type Param<'a> = (&'a (dyn tokio_postgres::types::ToSql + Sync), Type);
-
 async fn one_lsn(
     client: &Client,
     sql: &str,
-    params: &[Param<'_>],
+    params: &[Parameter<'_>],
     action: String,
 ) -> Result<Lsn, SlotError> {
     let row = client.query_typed_one(sql, params).await.map_err(SlotError::sql(action))?;

@@ -12,14 +12,15 @@ use tokio_postgres::types::Type;
 use walrelay_errors::Chain;
 use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
 use walrelay_pg_client::{
-    ConnectConfig, NO_TRANSACTION_TIMEOUT, SCHEMA, SqlClient, SqlText, connect_shared, sql,
+    ConnectConfig, NO_TRANSACTION_TIMEOUT, Parameter, SCHEMA, SqlClient, SqlText, connect_shared,
+    sql,
 };
 
 use crate::access::refuse_hidden_writes;
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
 use crate::apply::handler_kind::Kind;
-use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
+use crate::columns::{Columns, MESSAGES, borrowed};
 use crate::error::InboxError;
 use crate::event::Event;
 use crate::pending_counts::{COUNTED_MAX, STUCK, STUCK_COUNTED, WAITING, Waiting, stuck};

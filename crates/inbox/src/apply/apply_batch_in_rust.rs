@@ -7,13 +7,13 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
-use walrelay_pg_client::SCHEMA;
+use walrelay_pg_client::{Parameter, SCHEMA};
 
 use crate::apply::apply_batch::{Applied, Connection, exchange_timeout, settings};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
 use crate::apply::handler::{AnyHandler, Found, RunError, Verdict, run};
-use crate::columns::{Columns, FIELDS, MESSAGES, Parameter, borrowed, of_row};
+use crate::columns::{Columns, FIELDS, MESSAGES, borrowed, of_row};
 use crate::event::Event;
 use crate::settings::OnGap;
 

@@ -30,8 +30,8 @@ const SERVER_VERSION_MIN: u32 = 15;
 /// default is this value.
 const SLOT_WAL_KEEP_BYTES_MIN: u64 = 4 << 30;
 
-/// With less WAL than this until a slot or an anchor is lost, or with less than a quarter of the
-/// slot's limit, an operator has to act now. The alert has the same threshold.
+/// With less WAL than this until a slot or an anchor is lost, an operator has to act now. The same
+/// holds for less than a quarter of the slot's limit. The alert has the same threshold.
 pub const HEADROOM_BYTES_MIN: i64 = 1 << 30;
 
 /// Returns all findings, in the order of setup.

@@ -12,10 +12,10 @@
 use std::borrow::Cow;
 
 use pgoutput_parser::{Lsn, Position};
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Transaction};
 use walrelay_core::PublishFailure;
-use walrelay_pg_client::{SqlText, sql};
+use walrelay_pg_client::{Parameter, SqlText, sql};
 
 use super::recorded::taken_suffix;
 use super::stored_text::{AllowedCharacters, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable};
@@ -203,7 +203,7 @@ impl DispatchStore {
         let failed = "ask for keys to be held";
         let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
             keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
-        let params: [(&(dyn ToSql + Sync), Type); 4] = [
+        let params: [Parameter<'_>; 4] = [
             (&self.slot, Type::TEXT),
             (&replay_id, Type::TEXT),
             (&topics, Type::TEXT_ARRAY),
@@ -331,8 +331,7 @@ impl DispatchStore {
         replay_id: &str,
     ) -> Result<(), StoreError> {
         let failed = "let keys continue";
-        let of_replay: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)];
+        let of_replay: [Parameter<'_>; 2] = [(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)];
         transaction.execute_typed(&LIFT, &of_replay).await.map_err(StoreError::sql(failed))?;
         transaction
             .execute_typed(sql!("key_pause.sql", "lift_pauses"), &of_replay)

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
 
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 use walrelay_core::Behind;
 
 use super::{DispatchStore, HeldKey, Key, seconds, unsigned, until};
 use crate::store_error::StoreError;
-use walrelay_pg_client::{SqlText, sql};
+use walrelay_pg_client::{Parameter, SqlText, sql};
 
 /// A key that has rows in dispatch state. Its later rows must not be published before them.
 #[derive(Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl DispatchStore {
         each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> Result<usize, StoreError> {
         let hold = self.holds_on_dead();
-        let params: [(&(dyn ToSql + Sync), Type); 3] =
+        let params: [Parameter<'_>; 3] =
             [(&self.slot, Type::TEXT), (&hold, Type::BOOL), (&self.before, Type::PG_LSN)];
         let mut count = 0;
         let rows = client.query_typed_raw(&ALL_KEYS, params).await;

@@ -3,14 +3,14 @@
 use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::Position;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row, Transaction};
 use walrelay_core::Fault;
 
 use super::stored_text::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DISPATCH_CHANNEL, DispatchStatus, DispatchStore, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
-use walrelay_pg_client::{SCHEMA, SqlText, sql};
+use walrelay_pg_client::{Parameter, SCHEMA, SqlText, sql};
 
 /// A selection of rows. A field that is None matches all rows.
 #[derive(Debug, Clone, Default)]
@@ -185,7 +185,7 @@ impl DispatchStore {
     ) -> Result<u64, StoreError> {
         let failed = "retry rows of dispatch state";
         let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;
-        let (condition, params): (_, Vec<(&(dyn ToSql + Sync), Type)>) = match selection {
+        let (condition, params): (_, Vec<Parameter<'_>>) = match selection {
             RetrySelection::Events(event_ids) => {
                 ("event_id = ANY ($2)", vec![(event_ids, Type::TEXT_ARRAY)])
             }
@@ -194,7 +194,7 @@ impl DispatchStore {
                 ("topic = $2 AND status IN ('retrying', 'dead')", vec![(topic, Type::TEXT)])
             }
         };
-        let mut all_params: Vec<(&(dyn ToSql + Sync), Type)> = vec![(&self.slot, Type::TEXT)];
+        let mut all_params: Vec<Parameter<'_>> = vec![(&self.slot, Type::TEXT)];
         all_params.extend(params);
         transaction
             .query_typed(&lock_sql(condition), &all_params)
@@ -283,8 +283,7 @@ impl DispatchStore {
             prepend_line(&format!("format('discarded at %s: %s', {MOMENT}, $3)"), "d.last_error"),
         );
         let reason = storable_line(reason, ERROR_BYTES_MAX);
-        let row: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.slot, Type::TEXT), (&event_id, Type::TEXT)];
+        let row: [Parameter<'_>; 2] = [(&self.slot, Type::TEXT), (&event_id, Type::TEXT)];
         transaction
             .execute_typed(&sql, &[row[0].clone(), row[1].clone(), (&reason, Type::TEXT)])
             .await

@@ -10,7 +10,7 @@ use super::operator_commands::{COLUMNS, NEW_UPDATED_AT, dispatch_row, refuse};
 use super::stored_text::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DispatchRow, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;
-use walrelay_pg_client::{SCHEMA, SqlText, sql};
+use walrelay_pg_client::{Parameter, SCHEMA, SqlText, sql};
 
 /// A selection of rows. A field that is `None` matches all rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -246,8 +246,7 @@ impl DispatchStore {
             NEW_UPDATED_AT.replace("updated_at", "d.updated_at"),
         );
         let reason = storable_line(reason, ERROR_BYTES_MAX);
-        let rows: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.slot, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
+        let rows: [Parameter<'_>; 2] = [(&self.slot, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
         let discarded = transaction
             .execute_typed(&sql, &[rows[0].clone(), rows[1].clone(), (&reason, Type::TEXT)])
             .await
@@ -263,11 +262,8 @@ impl DispatchStore {
 
     /// Returns the first four parameters, and the fifth parameter's value, which outlives this
     /// call.
-    fn parameters<'a>(
-        &'a self,
-        query: &'a DispatchQuery,
-    ) -> (Option<f64>, Vec<(&'a (dyn ToSql + Sync), Type)>) {
-        let parameters: Vec<(&(dyn ToSql + Sync), Type)> = vec![
+    fn parameters<'a>(&'a self, query: &'a DispatchQuery) -> (Option<f64>, Vec<Parameter<'a>>) {
+        let parameters: Vec<Parameter<'_>> = vec![
             (&self.slot, Type::TEXT),
             (&query.topic, Type::TEXT),
             (&query.ordering_key, Type::TEXT),
@@ -295,7 +291,7 @@ fn condition(query: &DispatchQuery) -> String {
 }
 
 /// Returns the sixth parameter.
-fn until(query: &DispatchQuery) -> (&(dyn ToSql + Sync), Type) {
+fn until(query: &DispatchQuery) -> Parameter<'_> {
     (&query.until, Type::TIMESTAMPTZ)
 }
 

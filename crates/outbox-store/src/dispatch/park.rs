@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use pgoutput_parser::Position;
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Transaction};
 use walrelay_core::{RecordReason, RowToRecord};
 
@@ -15,7 +15,7 @@ use super::stored_text::{
 };
 use super::{DispatchStatus, DispatchStore, SPILLED, position_of, seconds, signed};
 use crate::store_error::StoreError;
-use walrelay_pg_client::{SqlText, sql};
+use walrelay_pg_client::{Parameter, SqlText, sql};
 
 /// A row to record.
 #[derive(Clone)]
@@ -218,8 +218,7 @@ impl DispatchStore {
         candidates: &[Candidate<'_>],
     ) -> Result<HashSet<(String, Position)>, StoreError> {
         let event_ids: Vec<&str> = candidates.iter().map(|c| c.event_id.as_ref()).collect();
-        let params: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.slot, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
+        let params: [Parameter<'_>; 2] = [(&self.slot, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
         transaction
             .query_typed(sql!("park.sql", "recorded"), &params)
             .await

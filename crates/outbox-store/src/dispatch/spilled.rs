@@ -10,9 +10,9 @@ use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::{PgLsn, Type};
 use walrelay_core::Outcome;
-use walrelay_pg_client::{SqlText, sql};
+use walrelay_pg_client::{Parameter, SqlText, sql};
 
 use super::claim::ClaimedRow;
 use super::{Claim, ClaimLimits, DispatchStore, Hold, Key, Place, SPILLED, position_of, unsigned};
@@ -198,7 +198,7 @@ impl DispatchStore {
             return Ok(0);
         };
         let failed = || StoreError::sql("delete what was spilled and is stored");
-        let there: &[(&(dyn ToSql + Sync), Type)] = &[
+        let there: &[Parameter<'_>] = &[
             (&self.slot, Type::TEXT),
             (&event_ids, Type::TEXT_ARRAY),
             (&SPILLED, Type::TEXT),

@@ -3,7 +3,6 @@
 use clap::{Args, Command};
 use clap_complete::shells;
 
-use crate::cli;
 use crate::config::{Checks, Shell};
 use crate::options::ARGUMENTS;
 use crate::options::values::word;
@@ -29,8 +28,8 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn plan(self, _: &mut Checks<'_>) -> Option<Plan> {
-        let script = script_of(self.shell, cli::command());
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let script = script_of(self.shell, (checks.tree)());
         Some(Plan::new(async move |_| print(&script)))
     }
 }

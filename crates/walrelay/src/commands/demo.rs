@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, FromArgMatches as _};
+use clap::{Args, Command, FromArgMatches as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -27,7 +27,6 @@ use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::run::{Run, RunConfig, relay};
-use crate::cli;
 use crate::config::{Checks, Environment};
 use crate::demo::{
     CREATE_ORDERS, Comparison, DemoOutput, Ledger, ProducedRows, ReadModel, produce, subscribe,
@@ -58,7 +57,10 @@ pub(crate) struct Demo {
 impl Demo {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let output = if checks.is_quiet { DemoOutput::Summary } else { DemoOutput::Messages };
-        Some(Plan::new(async move |shutdown| Box::pin(demo(&self.rows, output, shutdown)).await))
+        let tree = checks.tree;
+        Some(Plan::new(async move |shutdown| {
+            Box::pin(demo(&self.rows, output, tree, shutdown)).await
+        }))
     }
 }
 
@@ -68,7 +70,12 @@ impl Demo {
 /// # Errors
 ///
 /// Something could not be started, or a row was lost or out of order.
-async fn demo(rows: &ProducedRows, output: DemoOutput, shutdown: &Shutdown) -> Result<(), Error> {
+async fn demo(
+    rows: &ProducedRows,
+    output: DemoOutput,
+    tree: fn() -> Command,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     // Starting a server blocks this thread, but nothing else runs yet.
     let installation = Installation::newest(&[]).map_err(demo_error)?;
     let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
@@ -97,7 +104,7 @@ async fn demo(rows: &ProducedRows, output: DemoOutput, shutdown: &Shutdown) -> R
     let ledger = Arc::new(Ledger::default());
     let stop = Shutdown::new();
     let mut services = JoinSet::new();
-    let relay_config = relay_config(&url, &pubsub.to_string())?;
+    let relay_config = relay_config(tree, &url, &pubsub.to_string())?;
     services.spawn({
         let stop = stop.clone();
         async move { Box::pin(relay(relay_config, &stop)).await }
@@ -149,15 +156,15 @@ async fn prepare(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn relay_config(url: &str, pubsub: &str) -> Result<RunConfig, Error> {
+fn relay_config(tree: fn() -> Command, url: &str, pubsub: &str) -> Result<RunConfig, Error> {
     let variables = [("PUBSUB_EMULATOR_HOST", pubsub), ("PUBSUB_PROJECT_ID", PROJECT)];
     let environment = Environment::new(variables);
     let arguments = ["walrelay", "run", "--database-url", url, "--project", PROJECT];
-    let matches = cli::command().try_get_matches_from(arguments);
+    let matches = tree().try_get_matches_from(arguments);
     let matches = matches.map_err(|_| unfit("the options"))?;
     let matches = matches.subcommand_matches("run").ok_or_else(|| unfit("the command"))?;
     let run = Run::from_arg_matches(matches).map_err(|_| unfit("the options"))?;
-    let mut checks = Checks::new(&environment);
+    let mut checks = Checks::new(&environment, tree);
     let config = run.config(&mut checks);
     config.ok_or(Error::Config(checks.problems))
 }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 
-use crate::cli;
 use crate::config::Checks;
 use crate::error::Error;
 use crate::options::ARGUMENTS;
@@ -24,8 +23,8 @@ pub(crate) struct Man {
 }
 
 impl Man {
-    pub(crate) fn plan(self, _: &mut Checks<'_>) -> Option<Plan> {
-        let command = cli::command();
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let command = (checks.tree)();
         Some(Plan::new(async move |_| write_pages(&self.directory, command)))
     }
 }

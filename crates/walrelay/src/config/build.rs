@@ -116,7 +116,8 @@ pub(super) fn checked<'a, T>(
     take: impl FnOnce(Cli, &mut Checks<'a>) -> Option<T>,
 ) -> Result<(T, Checks<'a>), Refusal> {
     let cli = Cli::from_arg_matches_mut(&mut line.matches).map_err(Refusal::Clap)?;
-    let mut checks = Checks { is_quiet: cli.general.quiet, ..Checks::new(environment) };
+    let mut checks =
+        Checks { is_quiet: cli.general.quiet, ..Checks::new(environment, cli::command) };
     checks.take_line(line);
     let taken = take(cli, &mut checks);
     match (taken, checks.problems.is_empty()) {

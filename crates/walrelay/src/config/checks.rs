@@ -1,5 +1,6 @@
 //! Checks the values of options that depend on each other, and collects the problems.
 
+use clap::Command;
 use walrelay_core::ColumnNames;
 use walrelay_errors::Code;
 use walrelay_outbox_store::{Definition, Shard};
@@ -14,6 +15,8 @@ use crate::options::values::looks_secret;
 /// Checks groups of options, and collects the problems that clap cannot find: contradicting values,
 /// and wrong variables and files. Each file in this folder adds its own groups.
 pub(crate) struct Checks<'a> {
+    /// Declares the whole command line. The files of the commands cannot ask `cli`, which lists them.
+    pub(crate) tree: fn() -> Command,
     /// Variables that are not options, such as those of libpq and Cloud Run.
     pub(crate) environment: &'a Environment,
     /// Whether `--quiet` is given.
@@ -38,9 +41,10 @@ pub(crate) struct Checks<'a> {
 
 impl<'a> Checks<'a> {
     /// Begins without a configuration file, for the standard outbox.
-    pub(crate) fn new(environment: &'a Environment) -> Self {
+    pub(crate) fn new(environment: &'a Environment, tree: fn() -> Command) -> Self {
         let schema = Schema::PUBLIC;
         Self {
+            tree,
             environment,
             is_quiet: false,
             file: None,

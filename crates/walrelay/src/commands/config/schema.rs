@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-use crate::cli;
 use crate::config::Checks;
 use crate::output::print;
 use crate::plan::Plan;
@@ -14,8 +13,8 @@ use crate::reference::schema;
 pub(crate) struct Schema {}
 
 impl Schema {
-    pub(crate) fn plan(self, _: &mut Checks<'_>) -> Option<Plan> {
-        let text = schema(&cli::command());
+    pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
+        let text = schema(&(checks.tree)());
         Some(Plan::new(async move |_| print(&text)))
     }
 }

@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-use crate::cli;
 use crate::config::{Checks, EffectiveValue, effective_values};
 use crate::options::{ARGUMENTS, OutputOptions};
 use crate::output::print_result;
@@ -28,7 +27,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        let root = cli::command();
+        let root = (checks.tree)();
         let found =
             effective_values(root, &self.command, checks.file.as_deref(), checks.environment);
         let values = found.map_err(|refusal| checks.refuse(refusal)).ok()?;

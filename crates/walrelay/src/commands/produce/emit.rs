@@ -5,10 +5,10 @@ use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{ConnectConfig, SCHEMA, SqlClient, connect_shared, sql};
+use walrelay_pg_client::{ConnectConfig, Parameter, SCHEMA, SqlClient, connect_shared, sql};
 
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{Checks, OutputFormat};
@@ -155,7 +155,7 @@ fn not_emitted(error: tokio_postgres::Error) -> Error {
     }
 }
 
-fn arguments(event: &Emit) -> [(&(dyn ToSql + Sync), Type); 4] {
+fn arguments(event: &Emit) -> [Parameter<'_>; 4] {
     [
         (&event.aggregate_type, Type::TEXT),
         (&event.aggregate_id, Type::TEXT),
