@@ -95,6 +95,9 @@ impl State {
         self.unsettled.clear();
         self.unsettled_bytes = 0;
         self.over_budget = 0;
+        for row in self.rows.iter_mut().filter(|row| row.is_passed_over) {
+            row.is_excused = true;
+        }
         if std::mem::replace(&mut self.last_end, End::Broken) == End::Graceful {
             return;
         }

@@ -21,6 +21,9 @@ pub(super) struct RowState {
     pub(super) recorded: Option<Status>,
     /// Whether rows behind it need not wait for it any more.
     pub(super) is_excused: bool,
+    /// Whether Pub/Sub refused the row as invalid. Rows behind it may be stored, and it may not be
+    /// stored behind them, unless it was dead in between.
+    pub(super) is_passed_over: bool,
     pub(super) kind: RowOf,
 }
 
@@ -188,9 +191,18 @@ impl State {
         let committed_at = Instant::now();
         let kind = RowOf::Producer;
         let round = 0;
-        let state =
-            RowState { row, lane, committed_at, stored, repeat, round, recorded, is_excused, kind };
-        self.rows.push(state);
+        self.rows.push(RowState {
+            row,
+            lane,
+            committed_at,
+            stored,
+            repeat,
+            round,
+            recorded,
+            is_excused,
+            is_passed_over: false,
+            kind,
+        });
     }
 
     pub(super) fn lane(&mut self, topic: &str, key: &str) -> usize {
@@ -234,6 +246,7 @@ impl State {
             round: 0,
             recorded: None,
             is_excused: false,
+            is_passed_over: false,
             kind: RowOf::Replay,
         });
     }
