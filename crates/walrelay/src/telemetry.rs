@@ -74,16 +74,20 @@ pub(crate) fn set_shard(shard: Shard) {
     SHARD.get_or_init(|| shard);
 }
 
+/// Adds the shard that this command is about to the commands in a text.
+pub(crate) fn for_this_shard(text: &str) -> String {
+    with_shard(text, SHARD.get().copied().unwrap_or(Shard::WHOLE))
+}
+
 /// Reports the error that ends the process: as plain text, or as a line of the JSON log.
 pub(crate) fn report_error(error: &Error) {
-    let shard = SHARD.get().copied().unwrap_or(Shard::WHOLE);
     if FORMAT.get() != Some(&LogFormat::Json) {
         let code = error.code().name();
-        let report = with_shard(&error.report(), shard);
+        let report = for_this_shard(&error.report());
         return write_plainly(&format!("error[{code}]: {report}"));
     }
     let (exit, error_code) = (error.exit().code(), error.code().name());
-    match with_shard(&error.next_step(), shard).as_str() {
+    match for_this_shard(&error.next_step()).as_str() {
         "" => tracing::error!(exit, error_code, "{}", Chain(error)),
         fix => tracing::error!(exit, error_code, fix, "{}", Chain(error)),
     }

@@ -12,6 +12,8 @@ use walrelay_outbox_replay::replay::{
     ReadProgress, RelayWork, ReplaySource, ReplayStep, ReplayWait, Tally,
 };
 
+use crate::telemetry::for_this_shard;
+
 /// Interval between log messages: an hour of replay fills one page of log.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
@@ -69,11 +71,13 @@ fn log_wait(ReplayWait { id, slot, work, relay }: &ReplayWait<'_>) {
     };
     match relay {
         Some(_) => tracing::info!(id, "waiting for the relay: {work}"),
-        None => tracing::warn!(
-            id,
-            "no relay streams slot {slot:?}, and {work} wait for one: start `walrelay run`, or press Ctrl-C and \
-             resume later with `walrelay replay resume {id}`"
-        ),
+        None => {
+            let next = format!(
+                "start `walrelay run`, or press Ctrl-C and resume later with `walrelay replay resume {id}`"
+            );
+            let next = for_this_shard(&next);
+            tracing::warn!(id, "no relay streams slot {slot:?}, and {work} wait for one: {next}");
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
 use crate::error::Error;
 use crate::output::json::json_text;
 use crate::steps::protocol::{change_text, step_text};
+use crate::telemetry::for_this_shard;
 use serde::Serialize;
 use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::protocols::{AdminSession, Change, ProtocolError, Step};
@@ -67,8 +68,9 @@ impl<'a> Terminal<'a> {
     /// Reports a step. With JSON output, standard output has only the result, so the log has the
     /// step.
     pub(in crate::commands) fn show_step(&self, text: &str) -> Result<(), Error> {
+        let text = for_this_shard(text);
         match self.options.format {
-            OutputFormat::Text => print(text),
+            OutputFormat::Text => print(&text),
             OutputFormat::Json => {
                 tracing::info!("{}", text.trim_end());
                 Ok(())
@@ -84,7 +86,7 @@ impl<'a> Terminal<'a> {
         json: impl FnOnce(&'t T) -> J,
     ) -> Result<(), Error> {
         let Some(result) = result else { return Ok(()) };
-        print_result(self.options.format, &json(result), || text(result))
+        print_result(self.options.format, &json(result), || for_this_shard(&text(result)))
     }
 }
 
