@@ -334,6 +334,8 @@ impl InboxDatabase {
             87 => self.operator_retries(),
             88..92 => self.poll_due(),
             92 => self.spill(),
+            // The topic is repaired.
+            93 => drop(self.poison.pop_first()),
             _ => self.now += Duration::from_millis(self.rng.below(60)),
         }
         self.send();
