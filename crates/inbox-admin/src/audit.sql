@@ -5,8 +5,9 @@ SELECT r.settled_xid::text FROM public.app_outbox_relay AS r WHERE r.slot = ANY 
 -- name: trace
 SELECT (to_jsonb(i) - 'message' || jsonb_build_object(
           'next_attempt_at', nullif(i.next_attempt_at, 'infinity'),
-          'holds_its_key', i.next_attempt_at = 'infinity'))::text
-  FROM public.app_inbox AS i
+          'holds_its_key', coalesce(i.next_attempt_at = 'infinity' OR k.held_by = i.event_id, false)))::text
+  FROM public.app_inbox AS i LEFT JOIN public.app_inbox_key AS k
+    ON k.consumer = i.consumer AND k.generation = i.generation AND k.ordering_key = i.ordering_key
  WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3
 
 -- name: may_be_pruned

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, Command, FromArgMatches as _};
+use clap::{Args, FromArgMatches as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -27,11 +27,12 @@ use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::run::{Run, RunConfig, relay};
-use crate::config::{Checks, Environment};
+use crate::config::{Checks, Environment, Program};
 use crate::demo::{
     CREATE_ORDERS, Comparison, DemoOutput, Ledger, ProducedRows, ReadModel, produce, subscribe,
 };
 use crate::error::Error;
+use crate::options::choices::Verbosity;
 use crate::output::print;
 use crate::plan::Plan;
 
@@ -56,10 +57,13 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        let output = if checks.is_quiet { DemoOutput::Summary } else { DemoOutput::Messages };
-        let tree = checks.tree;
+        let output = match checks.verbosity {
+            Verbosity::Quiet => DemoOutput::Summary,
+            Verbosity::Normal | Verbosity::Verbose => DemoOutput::Messages,
+        };
+        let program = checks.program;
         Some(Plan::new(async move |shutdown| {
-            Box::pin(demo(&self.rows, output, tree, shutdown)).await
+            Box::pin(demo(&self.rows, output, program, shutdown)).await
         }))
     }
 }
@@ -73,11 +77,17 @@ impl Demo {
 async fn demo(
     rows: &ProducedRows,
     output: DemoOutput,
-    tree: fn() -> Command,
+    program: Program,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     // Starting a server blocks this thread, but nothing else runs yet.
-    let installation = Installation::newest(&[]).map_err(demo_error)?;
+    let installation = Installation::newest(&[]).map_err(|error| Error::Refused {
+        code: Code::DemoFailed,
+        what: Chain(&error).to_string(),
+        fix: Some(
+            "install a Postgres server, or run `make demo` in a clone, which fetches one".into(),
+        ),
+    })?;
     let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
     let url = postgres.url("postgres");
     let io = |source| Error::Io { action: "listen on 127.0.0.1".into(), source };
@@ -104,7 +114,7 @@ async fn demo(
     let ledger = Arc::new(Ledger::default());
     let stop = Shutdown::new();
     let mut services = JoinSet::new();
-    let relay_config = relay_config(tree, &url, &pubsub.to_string())?;
+    let relay_config = relay_config(program, &url, &pubsub.to_string())?;
     services.spawn({
         let stop = stop.clone();
         async move { Box::pin(relay(relay_config, &stop)).await }
@@ -156,15 +166,15 @@ async fn prepare(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn relay_config(tree: fn() -> Command, url: &str, pubsub: &str) -> Result<RunConfig, Error> {
+fn relay_config(program: Program, url: &str, pubsub: &str) -> Result<RunConfig, Error> {
     let variables = [("PUBSUB_EMULATOR_HOST", pubsub), ("PUBSUB_PROJECT_ID", PROJECT)];
     let environment = Environment::new(variables);
     let arguments = ["walrelay", "run", "--database-url", url, "--project", PROJECT];
-    let matches = tree().try_get_matches_from(arguments);
+    let matches = (program.command)().try_get_matches_from(arguments);
     let matches = matches.map_err(|_| unfit("the options"))?;
     let matches = matches.subcommand_matches("run").ok_or_else(|| unfit("the command"))?;
     let run = Run::from_arg_matches(matches).map_err(|_| unfit("the options"))?;
-    let mut checks = Checks::new(&environment, tree);
+    let mut checks = Checks::new(&environment, program);
     let config = run.config(&mut checks);
     config.ok_or(Error::Config(checks.problems))
 }
