@@ -61,9 +61,9 @@ async fn a_command_without_a_slot_is_about_the_only_outbox_and_asks_where_there_
     let made = unnamed(&first, &["init"]).await;
     assert!(made.text.contains("slot walrelay\n"), "{}", made.text);
     // The name of a slot is taken for the whole server.
-    let made = unnamed(&second, &["init"]).await;
+    let second_made = unnamed(&second, &["init"]).await;
     let slot = format!("walrelay_{}", second.name());
-    assert!(made.text.contains(&format!("slot {slot}\n")), "{}", made.text);
+    assert!(second_made.text.contains(&format!("slot {slot}\n")), "{}", second_made.text);
     Workload::of_rows(5).insert(second.client()).await.expect("rows");
     let ran = unnamed(&second, &["run", "--until-caught-up"]).await;
     assert_eq!((ran.code, second.pubsub.stored().len()), (Some(0), 5), "{}", ran.text);

@@ -10,9 +10,16 @@ SELECT (to_jsonb(i) - 'message' || jsonb_build_object(
     ON k.consumer = i.consumer AND k.generation = i.generation AND k.ordering_key = i.ordering_key
  WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3
 
--- name: may_be_pruned
-SELECT coalesce(pruned_before > coalesce($2::text::timestamptz, '-infinity'), false)
-        FROM public.app_inbox_consumer WHERE consumer = $1
+-- name: may_be_absent
+SELECT coalesce(greatest(pruned_before, registered_at) > coalesce($2::text::timestamptz, '-infinity'), false)
+  FROM public.app_inbox_consumer WHERE consumer = $1
+
+-- name: begin
+SELECT c.pruned_before,
+       least(c.registered_at,
+             (SELECT min(i.occurred_at) FROM public.app_inbox AS i
+               WHERE i.consumer = c.consumer AND i.generation = $2)) AS began
+  FROM public.app_inbox_consumer AS c WHERE c.consumer = $1
 
 -- name: held
 SELECT event_id, status FROM public.app_inbox

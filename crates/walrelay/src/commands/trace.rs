@@ -9,7 +9,7 @@ use walrelay_core::ColumnNames;
 use walrelay_errors::Code;
 use walrelay_inbox::InboxError;
 use walrelay_inbox_admin::event_commands::ConsumerGeneration;
-use walrelay_inbox_admin::outbox_trace::{LEFT_OUT, trace_dispatch, trace_outbox};
+use walrelay_inbox_admin::outbox_trace::{LEFT_OUT, outbox_ids_like, trace_dispatch, trace_outbox};
 use walrelay_outbox_admin::protocols::{
     column_of, every_shard, refuse_without_outbox, time_column_of,
 };
@@ -17,6 +17,7 @@ use walrelay_outbox_replay::read_row_filter;
 use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_shared};
 use walrelay_pubsub::parse_rfc3339;
 
+use crate::commands::failed_events::{PREFIX_MIN, meant};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{Checks, DatabaseConfig, InboxPlace};
 use crate::error::{Error, NAME_INBOXES};
@@ -32,7 +33,7 @@ use crate::plan::Plan;
     after_help = "Example:\n  walrelay trace 6f1c9a9e-…"
 )]
 pub(crate) struct Trace {
-    /// Event id.
+    /// Event id, or its first six characters or more.
     #[arg(value_name = "ID")]
     id: String,
     #[command(flatten)]
@@ -73,7 +74,11 @@ impl Trace {
     async fn run(&self, scope: &TraceScope) -> Result<(), Error> {
         let outbox = connect_outbox(&scope.database.connect).await?;
         refuse_without_outbox(&outbox, &scope.database.outbox).await?;
-        let found = trace(&outbox, &self.id, scope).await?;
+        let mut found = trace(&outbox, &self.id, scope).await?;
+        if found.is_nowhere() && self.id.len() >= PREFIX_MIN {
+            let id = whole_id(&outbox, &self.id, scope).await?;
+            found = trace(&outbox, &id, scope).await?;
+        }
         outbox.close().await;
         print_result(self.output.output, &found, || found.text())?;
         found.verdict()
@@ -134,11 +139,15 @@ impl TracedMessage {
 }
 
 impl EventTrace {
+    fn is_nowhere(&self) -> bool {
+        self.inboxes.values().chain([&self.outbox, &self.dispatch]).all(Value::is_null)
+    }
+
     /// Checks that the event is where it should be, as far as that is known.
     fn verdict(&self) -> Result<(), Error> {
         let event_id = &self.event_id;
         let has_inboxes = !self.inboxes.is_empty();
-        if self.inboxes.values().chain([&self.outbox, &self.dispatch]).all(Value::is_null) {
+        if self.is_nowhere() {
             let inboxes = match has_inboxes {
                 true => "and in no inbox",
                 false => "and there was no inbox to search",
@@ -226,6 +235,22 @@ fn is_published(row: &Value, dispatch: &Value) -> bool {
         && (dispatch.is_null() || dispatch["status"] == "published")
 }
 
+/// Returns the id of the event that a person means, who may give its first characters alone.
+async fn whole_id(outbox: &SqlClient, given: &str, scope: &TraceScope) -> Result<String, Error> {
+    let mut found = Vec::new();
+    for table in &scope.database.outbox.tables {
+        let column = column_of(outbox, table, &scope.columns.id).await?;
+        found.extend(outbox_ids_like(outbox, table, &column, given).await?);
+    }
+    for inbox in open_inboxes(outbox, &scope.inboxes).await? {
+        found.extend(inbox.consumer.ids_like(inbox.client(outbox), given).await?);
+        inbox.close().await;
+    }
+    found.sort_unstable();
+    found.dedup();
+    meant(given, found)
+}
+
 async fn trace(outbox: &SqlClient, id: &str, scope: &TraceScope) -> Result<EventTrace, Error> {
     let shards = every_shard(outbox, &scope.database.outbox).await?;
     let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
@@ -253,7 +278,7 @@ async fn trace(outbox: &SqlClient, id: &str, scope: &TraceScope) -> Result<Event
         let found = inbox.consumer.trace(client, id).await?;
         if is_published
             && found.is_null()
-            && !inbox.consumer.may_be_pruned(client, occurred_at.as_deref()).await?
+            && !inbox.consumer.may_be_absent(client, occurred_at.as_deref()).await?
         {
             not_in.push(name.clone());
         }
