@@ -19,7 +19,7 @@ help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The everyday build, because it is ready in half the time of a release build, and make test goes on with it.
-demo: ## Postgres, Pub/Sub, producer, relay and subscriber in one process: see it work
+demo: ## Postgres, Pub/Sub, producer, relay and consumer: a kill, an outage and a bad row, and nothing lost
 	@scripts/install-servers.sh --demo-only
 	cargo run -p walrelay -- demo $(ARGS)
 

@@ -18,7 +18,7 @@ from svg import MONOSPACE, Picture
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "docs/images/demo.svg"
-ARGUMENTS = ["demo", "--rows", "18", "--rate", "6", "--aggregates", "4", "--log-level", "warn"]
+ARGUMENTS = ["demo", "--rows", "1000", "--quiet"]
 # The picture is then as wide as the README, so that its text is not scaled down.
 COLUMNS = 94
 LINE_HEIGHT = 19
@@ -72,13 +72,13 @@ def spread(lines, gap=0.12):
 def colour(line):
     if line.startswith("$"):
         return "text"
-    if line.startswith(("committed", "applied", "  ")):
+    if line.startswith(("committed", "delivered", "applied", "dead", "           ")):
         return "green"
-    return "blue" if line.startswith("order-") else "muted"
+    return "blue" if line.lstrip()[:1].isdigit() else "muted"
 
 
 def draw(lines):
-    lines = [(0.0, "$ walrelay " + " ".join(ARGUMENTS[:-2])), *spread(wrapped(lines))]
+    lines = [(0.0, "$ walrelay " + " ".join(ARGUMENTS)), *spread(wrapped(lines))]
     total = lines[-1][0] + PAUSE_SECONDS
     picture = Picture(COLUMNS * CHARACTER_WIDTH + 2 * MARGIN, "A run of walrelay demo", MONOSPACE)
     height = TITLE_HEIGHT + len(lines) * LINE_HEIGHT + MARGIN

@@ -29,6 +29,7 @@ BEGIN
     rebuilding_in text,                              -- in this schema, beside the tables in use
     rebuilding_files text[],                         -- the identities of the schema's tables and of their files
     rebuilding_since timestamptz,                    -- when it began
+    registered_at timestamptz NOT NULL DEFAULT now(), -- messages are for it from here on
     updated_at   timestamptz NOT NULL DEFAULT now()
   );
 

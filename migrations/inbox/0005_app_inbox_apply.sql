@@ -207,12 +207,49 @@ BEGIN
   END
   $new_generation$;
 
+  -- Grants a role what a consumer needs, for all consumers or for one. The policies have exactly the form
+  -- that consumers accept. The handler runs as the role, so it needs its own privileges also.
+  CREATE FUNCTION public.app_inbox_grant(role_name name, only_consumer text DEFAULT NULL)
+  RETURNS void LANGUAGE plpgsql
+  AS $grant$
+  DECLARE
+    condition text := CASE WHEN only_consumer IS NULL THEN 'true' ELSE format('consumer = %L', only_consumer) END;
+    policy_name name := concat_ws('_', role_name, only_consumer);
+    function text;
+    wanted record;
+  BEGIN
+    EXECUTE format('GRANT USAGE ON SCHEMA public TO %I', role_name);
+    EXECUTE format('GRANT SELECT, UPDATE (pruned_before) ON public.app_inbox_consumer TO %I', role_name);
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON public.app_inbox, public.app_inbox_key TO %I', role_name);
+    FOR function IN
+      SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
+       WHERE p.pronamespace = 'public'::regnamespace AND p.proname ^@ 'app_inbox_'
+         AND p.proname NOT IN ('app_inbox_grant', 'app_inbox_new_generation')
+    LOOP
+      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', function, role_name);
+    END LOOP;
+    FOR wanted IN
+      SELECT relation, suffix, clause
+        FROM (VALUES ('app_inbox_consumer', '', 'FOR SELECT TO %1$I USING (%2$s)'),
+                     ('app_inbox_consumer', '_prune', 'FOR UPDATE TO %1$I USING (%2$s)'),
+                     ('app_inbox', '', 'TO %1$I USING (%2$s) WITH CHECK (%2$s)'),
+                     ('app_inbox_key', '', 'TO %1$I USING (%2$s) WITH CHECK (%2$s)')) AS v(relation, suffix, clause)
+       WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_policy AS p
+                          WHERE p.polrelid = to_regclass(format('public.%I', relation))
+                            AND p.polname = (policy_name || suffix)::name)
+    LOOP
+      EXECUTE format('CREATE POLICY %I ON public.%I ', policy_name || wanted.suffix, wanted.relation)
+              || format(wanted.clause, role_name, condition);
+    END LOOP;
+  END
+  $grant$;
+
   -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
        'app_inbox_blame', 'app_inbox_apply', 'app_inbox_redeliver', 'app_inbox_accept',
-       'app_inbox_new_generation'])
+       'app_inbox_new_generation', 'app_inbox_grant'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
     FOR web_role IN

@@ -78,7 +78,7 @@ async fn a_topic_that_does_not_exist_is_refused_before_anything_is_begun() {
         let refused = world.run(command.iter().copied().chain(topic)).await;
         assert_eq!(refused.code, Some(4), "{}", refused.text);
         assert!(refused.text.contains("does not exist"), "{}", refused.text);
-        assert!(refused.text.contains("gcloud pubsub topics create"), "{}", refused.text);
+        assert!(refused.text.contains("walrelay init --create-topics="), "{}", refused.text);
     }
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_replay").await, 0);
 }

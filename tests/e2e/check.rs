@@ -25,7 +25,7 @@ async fn a_dead_pubsub_is_found_although_the_outbox_is_empty_and_without_a_long_
 async fn pubsub_is_checked_although_postgres_cannot_be_reached() {
     let Some(world) = InboxDatabase::create_empty().await else { return };
     let dead = "postgresql://postgres@127.0.0.1:1/app";
-    let done = world.run(["check", "--database-url", dead]).await;
+    let done = world.run(["check", "-v", "--database-url", dead]).await;
     assert_eq!(done.code, Some(3), "{}", done.text);
     assert!(
         done.text.contains("127.0.0.1") && done.text.contains("Pub/Sub: answers"),
@@ -33,8 +33,9 @@ async fn pubsub_is_checked_although_postgres_cannot_be_reached() {
         done.text
     );
     assert!(done.text.contains("those could not be read"), "not told as fine: {}", done.text);
-    let named =
-        world.run(["check", "--database-url", dead, "--topic-template", "video.events"]).await;
+    let named = world
+        .run(["check", "-v", "--database-url", dead, "--topic-template", "video.events"])
+        .await;
     assert!(named.text.contains("video.events: exists"), "no row is needed: {}", named.text);
 }
 
@@ -42,7 +43,7 @@ async fn pubsub_is_checked_although_postgres_cannot_be_reached() {
 async fn consumers_are_checked_in_the_outbox_database_and_in_named_databases() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
-    let well = world.succeed(["check"]).await;
+    let well = world.succeed(["check", "-v"]).await;
     let reads = format!("consumer {CONSUMER}: reads ");
     assert!(well.contains(&reads) && well.contains("in order"), "{well}");
 
@@ -104,7 +105,7 @@ async fn a_collector_is_tried_out_and_never_more_than_a_warning() {
     ] {
         let began = Instant::now();
         let command = world
-            .command(["check"])
+            .command(["check", "-v"])
             .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
             .env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter2");
         let done = command.finish(walrelay_tests::DEADLINE).await;

@@ -1,6 +1,8 @@
 //! The outbox on record: no command reads the slot of one outbox with the tables of another.
 
+use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// An environment with a second outbox in the schema `team2`, and rows in the first that are not
@@ -40,6 +42,45 @@ async fn the_slot_of_one_outbox_is_not_read_through_another() {
     assert_eq!(world.confirmed_flush().await, before);
     world.catch_up().await;
     world.check(&world.committed().await).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn a_command_without_a_slot_is_about_the_only_outbox_and_asks_where_there_are_several() {
+    let Some(installation) = installation_or_skip() else { return };
+    let server = PrivatePostgres::start(&installation, &[("wal_level", "logical")]);
+    let server = server.expect("a server");
+    let worlds = (
+        InboxDatabase::create_empty_at(&server.url("postgres")).await,
+        InboxDatabase::create_empty_at(&server.url("postgres")).await,
+    );
+    let (Some(first), Some(second)) = worlds else { return };
+    let unnamed = async |world: &InboxDatabase, arguments: &[&str]| {
+        let command = world.command(arguments.iter().copied());
+        command.env("WALRELAY_SLOT", "").env("WALRELAY_PUBLICATION", "").finish(DEADLINE).await
+    };
+    let made = unnamed(&first, &["init"]).await;
+    assert!(made.text.contains("slot walrelay\n"), "{}", made.text);
+    // The name of a slot is taken for the whole server.
+    let second_made = unnamed(&second, &["init"]).await;
+    let slot = format!("walrelay_{}", second.name());
+    assert!(second_made.text.contains(&format!("slot {slot}\n")), "{}", second_made.text);
+    Workload::of_rows(5).insert(second.client()).await.expect("rows");
+    let ran = unnamed(&second, &["run", "--until-caught-up"]).await;
+    assert_eq!((ran.code, second.pubsub.stored().len()), (Some(0), 5), "{}", ran.text);
+    let again = unnamed(&second, &["init"]).await;
+    assert_eq!(again.code, Some(0), "{}", again.text);
+
+    second.execute("CREATE TABLE other (LIKE app_outbox INCLUDING ALL)").await;
+    let other = ["init", "--slot", "other", "--publication", "other", "--outbox-table", "other"];
+    second.succeed(other).await;
+    for command in [&["status"][..], &["run"], &["check"], &["init"], &["slot", "drop", "--yes"]] {
+        let refused = unnamed(&second, command).await;
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.text);
+        let names = format!("other, {slot}");
+        assert!(refused.text.contains(&names), "{command:?}: {}", refused.text);
+    }
+    let named = unnamed(&second, &["status", "--slot", "other"]).await;
+    assert_eq!(named.code, Some(0), "{}", named.text);
 }
 
 #[tokio::test]

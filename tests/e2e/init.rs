@@ -112,7 +112,7 @@ async fn init_creates_the_topics_of_rows_and_the_topics_of_options() {
     let committed = audio.insert(world.client()).await.unwrap();
 
     for told in [["created: topic", "audio"], ["already there: topic", "audio"]] {
-        let done = world.run(["init", "--create-topics=true,extra.events"]).await;
+        let done = world.run(["init", "-v", "--create-topics=true,extra.events"]).await;
         assert_eq!(done.code, Some(0), "{}", done.text);
         assert!(done.text.contains(told[0]) && done.text.contains(told[1]), "{}", done.text);
         assert!(

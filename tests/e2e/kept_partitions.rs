@@ -60,9 +60,9 @@ async fn init_creates_a_partitioned_outbox_and_the_relay_its_next_partitions() {
     world.succeed(["init", "--partition-by", "week"]).await;
     // The current week, the next three, and the DEFAULT partition.
     assert_eq!(world.number(PARTITIONS).await, 5);
-    let again = world.succeed(["init"]).await;
+    let again = world.succeed(["init", "-v"]).await;
     assert!(again.contains("already there: table public.app_outbox\n"), "{again}");
-    let checked = world.run(["check"]).await;
+    let checked = world.run(["check", "-v"]).await;
     assert!(checked.text.contains("partitions of public.app_outbox"), "{}", checked.text);
     assert!(!checked.text.contains("partitions-missing"), "{}", checked.text);
 

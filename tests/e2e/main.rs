@@ -11,6 +11,7 @@ mod columns;
 mod consuming;
 mod dedupe;
 mod definition;
+mod demo;
 mod dispatch;
 mod failing_keys;
 mod first_start;

@@ -398,7 +398,7 @@ async fn reader(world: &InboxDatabase) -> (String, String) {
     let (_, section) = manual.split_once("## A role for a consumer").expect("the section");
     let (_, sql) = section.split_once("PASSWORD '...';\n").expect("the role");
     let (grants, _) = sql.split_once("```").expect("its end");
-    let grants = grants.replace("TO walrelay_consumer", &format!("TO {role}"));
+    let grants = grants.replace("walrelay_consumer", &role);
     world
         .execute(&format!(
             "CREATE ROLE {role} LOGIN; {grants}

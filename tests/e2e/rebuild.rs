@@ -76,6 +76,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
         "--create",
         "--topic",
         "video.events",
+        "-v",
     ];
     let same = world.succeed(init).await;
     assert!(same.contains("/ledger-g2 since it was rebuilt"), "{same}");

@@ -29,7 +29,9 @@ async fn initialised(world: &InboxDatabase) {
     let first = world.succeed(["init"]).await;
     assert!(first.contains("created: schema \"My-Events\"\n"), "{first}");
     assert!(first.contains("created: table \"My-Events\".app_outbox_relay\n"), "{first}");
-    let again = world.succeed(["init"]).await;
+    let short = world.succeed(["init"]).await;
+    assert!(short.starts_with("nothing to do: ") && short.lines().count() == 1, "{short}");
+    let again = world.succeed(["init", "-v"]).await;
     assert!(again.contains("already there: schema \"My-Events\"\n"), "{again}");
     assert!(!again.contains("created"), "{again}");
     // The schema is closed to everybody but its owner.
@@ -86,7 +88,7 @@ async fn operated(world: &InboxDatabase) {
 
     let status = world.succeed(["status"]).await;
     assert!(status.contains("\"My-Events\".app_outbox_dispatch"), "{status}");
-    let checked = world.succeed(["check"]).await;
+    let checked = world.succeed(["check", "-v"]).await;
     assert!(checked.contains("table \"My-Events\".app_outbox: has every column"), "{checked}");
     assert!(checked.contains(&format!("consumer {CONSUMER}: reads ")), "{checked}");
     let traced = world.succeed(["trace", &id]).await;

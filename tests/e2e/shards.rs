@@ -164,7 +164,7 @@ async fn a_backfill_in_place_of_a_shard_has_the_rows_of_that_shard_alone() {
 #[tokio::test]
 async fn check_covers_all_shards_and_finds_a_changed_filter() {
     let Some(world) = divided(2).await else { return };
-    let fine = world.run(["check"]).await;
+    let fine = world.run(["check", "-v"]).await;
     for index in 0..2 {
         let told = format!("shard {index}/2");
         assert!(fine.text.contains(&told), "{}", fine.text);

@@ -21,7 +21,7 @@ fn subscribe(world: &InboxDatabase, name: &str, topic_name: &str, ordering: Orde
 
 /// Runs `consumer init` with these options, and checks the exit code and the output.
 async fn init(world: &InboxDatabase, options: &[&str], code: i32, says: &[&str]) {
-    let done = world.run(["consumer", "init", CONSUMER].iter().chain(options).copied()).await;
+    let done = world.run(["consumer", "init", CONSUMER, "-v"].iter().chain(options).copied()).await;
     assert_eq!(done.code, Some(code), "{options:?}: {}", done.text);
     for part in says {
         assert!(done.text.contains(part), "{options:?} without {part:?}: {}", done.text);
@@ -58,7 +58,10 @@ async fn a_subscription_that_exists_and_is_another_one_is_refused_with_what_diff
 async fn a_topic_that_does_not_exist_is_named_with_what_creates_it() {
     let Some(world) = InboxDatabase::create().await else { return };
     let create = |name| ["--subscription", CONSUMER, "--create", "--topic", name];
-    let says = ["topic projects/test/topics/nosuch does not exist", "gcloud pubsub topics create"];
+    let says = [
+        "topic projects/test/topics/nosuch does not exist",
+        "walrelay init --create-topics=projects/test/topics/nosuch",
+    ];
     init(&world, &create("nosuch"), 4, &says).await;
     let dead_letters = [&create("video.events")[..], &["--dead-letter-topic", "nosuch"]].concat();
     init(&world, &dead_letters, 4, &says).await;

@@ -198,7 +198,8 @@ async fn a_timestamp_is_utc_in_stream_and_table_whatever_the_time_zone_of_the_se
     let mut relay = world.start_relay(TOPIC).await;
     world.consume_all().await;
     wait_until(DEADLINE, "an audit of every event", async || {
-        let done = world.run(["audit", "--grace", "0s", "--output", "json"]).await;
+        let done =
+            world.run(["audit", "--grace", "0s", "--from-time", "1d", "--output", "json"]).await;
         let report: Value = serde_json::from_str(&done.text).unwrap_or_default();
         let consumer = &report["consumers"][0];
         assert_eq!(consumer["missing"].as_u64().unwrap_or_default(), 0, "{}", done.text);

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tokio_postgres::Row;
 use walrelay_pg_client::{
-    QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, TimeType, in_schema, is_settled_sql,
+    QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, TimeType, is_settled_sql,
     own_rows_sql, quote_identifier, refuse_hidden_rows, sql, text_form_sql,
 };
 
@@ -60,6 +60,18 @@ impl AuditedTable {
         }
     }
 
+    /// Returns the table with a further condition on its rows, in SQL about a row `o`.
+    #[must_use]
+    pub fn with_condition(&self, condition: &str) -> Self {
+        Self { is_published: format!("{} AND ({condition})", self.is_published), ..self.clone() }
+    }
+
+    /// Returns the name of the table.
+    #[must_use]
+    pub const fn name(&self) -> &QualifiedName {
+        &self.table
+    }
+
     /// Returns SQL for the time of the event as `timestamptz`.
     fn moment(&self) -> String {
         self.time.value_sql(&self.occurred_at)
@@ -72,7 +84,11 @@ impl AuditedTable {
 
     /// Returns the test for events at `$1` or later.
     fn is_since(&self) -> String {
-        format!("{} >= {}", self.occurred_at, self.time.moment_sql("$1::timestamptz"))
+        format!(
+            "{} >= {}",
+            self.occurred_at,
+            self.time.moment_sql("coalesce($1::timestamptz, '-infinity')")
+        )
     }
 
     /// Returns the test for events before `$2`.
@@ -90,8 +106,9 @@ pub struct Scope {
     /// later might not have been visible to those queries.
     pub settled_by: Option<String>,
     pub tables: Vec<AuditedTable>,
-    /// Only rows that occurred at this time or later.
-    pub since: SystemTime,
+    /// Only rows that occurred at this time or later. Without a time, those for which the consumer was
+    /// there.
+    pub since: Option<SystemTime>,
     /// Only rows that occurred before this time. Younger rows may be on their way.
     pub until: SystemTime,
     /// Only rows of these aggregate types. Empty: all types.
@@ -187,11 +204,12 @@ pub enum AuditTarget<'a> {
 }
 
 impl AuditTarget<'_> {
-    async fn pruned_before(self) -> Result<Option<SystemTime>, InboxError> {
-        match self {
-            Self::Inbox(client, consumer) => consumer.pruned_before(client).await,
-            Self::Subscription(_) => Ok(None),
-        }
+    /// Returns the time from which on the events of a scope can be there.
+    async fn begin(self, scope: &Scope) -> Result<SystemTime, InboxError> {
+        let asked = scope.since.unwrap_or(SystemTime::UNIX_EPOCH);
+        let Self::Inbox(client, consumer) = self else { return Ok(asked) };
+        let (pruned, began) = consumer.begin(client).await?;
+        Ok(pruned.unwrap_or(asked).max(scope.since.unwrap_or(began)))
     }
 
     /// Returns the digests per minute. A subscription has none, so every id is compared.
@@ -225,11 +243,10 @@ pub async fn audit(
     scope: &Scope,
 ) -> Result<Findings, InboxError> {
     scope.refuse_hidden(outbox).await?;
-    let pruned = against.pruned_before().await?;
-    let since = pruned.map_or(scope.since, |pruned| pruned.max(scope.since));
-    let scope = Scope { since, ..scope.clone() };
+    let since = against.begin(scope).await?;
+    let scope = Scope { since: Some(since), ..scope.clone() };
     let settled = settled_minutes(outbox, &scope).await?;
-    let seen = against.seen(scope.since, scope.until).await?;
+    let seen = against.seen(since, scope.until).await?;
     let rows = settled.values().map(|digest| u64::try_from(digest.count).unwrap_or_default()).sum();
     let mut findings = Findings {
         rows,
@@ -444,14 +461,14 @@ impl ConsumerGeneration {
         Ok(object_of(row.map_err(failed("read the inbox"))?.as_ref()))
     }
 
-    /// Returns whether `consumer prune` may have deleted the row of an event that occurred at this
-    /// time.
-    pub async fn may_be_pruned(
+    /// Returns whether the inbox may lack an event that occurred at this time: the consumer was not
+    /// registered yet, or `consumer prune` may have deleted the row.
+    pub async fn may_be_absent(
         &self,
         client: &SqlClient,
         occurred_at: Option<&str>,
     ) -> Result<bool, InboxError> {
-        let sql = sql!("audit.sql", "may_be_pruned");
+        let sql = sql!("audit.sql", "may_be_absent");
         let row = client.query_one(sql, &[&self.place().0, &occurred_at]).await;
         Ok(row.map_err(failed("read the consumer"))?.get(0))
     }
@@ -491,15 +508,16 @@ impl ConsumerGeneration {
         Ok(seen)
     }
 
-    /// Returns the time before which finished events were deleted, if any were.
-    pub async fn pruned_before(
+    /// Returns the time before which finished events were deleted, if any were, and the time at which
+    /// the consumer began: its first event, or its registration if that is earlier.
+    pub(crate) async fn begin(
         &self,
         client: &SqlClient,
-    ) -> Result<Option<SystemTime>, InboxError> {
-        let sql =
-            in_schema!("SELECT pruned_before FROM public.app_inbox_consumer WHERE consumer = $1");
-        let row = client.query_one(sql, &[&self.place().0]).await;
-        Ok(row.map_err(failed("read the consumer"))?.get(0))
+    ) -> Result<(Option<SystemTime>, SystemTime), InboxError> {
+        let (name, generation) = self.place();
+        let row = client.query_one(sql!("audit.sql", "begin"), &[&name, &generation]).await;
+        let row = row.map_err(failed("read the consumer"))?;
+        Ok((row.get("pruned_before"), row.get("began")))
     }
 }
 

@@ -255,6 +255,22 @@ impl ConsumerGeneration {
         Ok(row.map_err(failed("read the server's clock"))?.get(0))
     }
 
+    /// Returns the first ids of events that begin like this, six at most.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn ids_like(
+        &self,
+        client: &SqlClient,
+        start: &str,
+    ) -> Result<Vec<String>, InboxError> {
+        let sql = sql!("event_commands.sql", "ids_like");
+        let rows = client.query(sql, &[&self.consumer, &self.generation, &start]).await;
+        let rows = rows.map_err(failed("look for ids in the inbox"))?;
+        Ok(rows.iter().map(|row| row.get("event_id")).collect())
+    }
+
     /// Returns one event with its message. Only unfinished events have one.
     ///
     /// # Errors

@@ -27,6 +27,10 @@ AND ($9::text IS NULL
         > ($9::pg_lsn, $10::int8))
 ORDER BY i.commit_lsn, i.tx_index, i.arrival
 
+-- name: ids_like
+SELECT event_id FROM public.app_inbox
+ WHERE consumer = $1 AND generation = $2 AND starts_with(event_id, $3) ORDER BY event_id LIMIT 6
+
 -- name: find
 SELECT consumer, generation FROM public.app_inbox_consumer
  WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer

@@ -107,11 +107,7 @@ impl Keys<'_> {
         match (row.get(0), row.get(1)) {
             (true, _) => Ok(format!("SELECT {name}($1::text[])")),
             (false, true) => Ok(format!("SELECT {name}(k) FROM unnest($1::text[]) AS k")),
-            (false, false) => Err(InboxError::Handler {
-                handler: name,
-                problem: "there is no function f(text[]) or f(text) of this name to reset the keys"
-                    .to_owned(),
-            }),
+            (false, false) => Err(InboxError::ResetFunctionMissing { function: name }),
         }
     }
 

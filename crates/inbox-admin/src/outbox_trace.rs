@@ -18,6 +18,26 @@ pub const LEFT_OUT: &str = "left_out_by_row_filter";
 /// too large for the server to convert to JSON.
 const TRACED_BYTES_MAX: u32 = 4_096;
 
+/// Returns the first ids of rows that begin like this, six at most. Reads the whole table.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub async fn outbox_ids_like(
+    outbox: &SqlClient,
+    table: &QualifiedName,
+    id: &str,
+    start: &str,
+) -> Result<Vec<String>, InboxError> {
+    let id = text_form_sql(&format!("o.{}", quote_identifier(id)));
+    // spliced: names of the outbox table and its column.
+    let sql = format!(
+        "SELECT DISTINCT {id} AS id FROM {table} AS o WHERE starts_with({id}, $1) ORDER BY 1 LIMIT 6"
+    );
+    let rows = outbox.query(&sql, &[&start]).await.map_err(outbox_failed("look for ids"))?;
+    Ok(rows.iter().map(|row| row.get("id")).collect())
+}
+
 /// Returns an event's outbox row, without its payload and other large values. Null if there is no
 /// row. If several rows have the id, returns one of them with their number. That row is settled
 /// only if all are. If the row filter of the publication leaves the row out, the row says so.

@@ -62,6 +62,12 @@ pub enum InboxError {
         /// The consumer's name.
         consumer: String,
     },
+    /// There is no function of this name that resets keys.
+    #[error("reset function {function}: there is no {function}(text[]) or {function}(text)")]
+    ResetFunctionMissing {
+        /// The name as given.
+        function: String,
+    },
     /// No handler or several handlers match the name.
     #[error("handler {handler:?}: {problem}")]
     Handler {
@@ -221,7 +227,9 @@ impl Coded for InboxError {
             Self::Unregistered { .. } => Code::ConsumerNotFound,
             Self::SeveralConsumers { .. } => Code::ConsumerAmbiguous,
             Self::OtherSubscription { .. } => Code::ConsumerReadsAnotherSubscription,
-            Self::Handler { .. } | Self::WritesElsewhere { .. } => Code::HandlerUnsuitable,
+            Self::Handler { .. }
+            | Self::ResetFunctionMissing { .. }
+            | Self::WritesElsewhere { .. } => Code::HandlerUnsuitable,
             Self::Reset(_) => Code::ResetSqlFailed,
             Self::AlreadyFinished { .. } => Code::EventAlreadyFinished,
             Self::UnknownEvent { .. } => Code::EventNotFound,

@@ -143,19 +143,19 @@ fn lacks(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::migrations::inbox_migrations;
 
     #[test]
-    fn every_function_that_the_manual_grants_is_asked_for() {
-        let manual = include_str!("../../../docs/how-to/deploy/roles.md");
-        let (_, grants) =
-            manual.split_once("GRANT EXECUTE ON FUNCTION\n  app_inbox_apply").expect("the grant");
-        let (grants, _) = grants.split_once(" TO walrelay_consumer;").expect("its end");
-        let granted = grants.split([',', '\n', ' ']).filter(|name| name.starts_with("app_inbox_"));
-        // Programs that are consumers of their own call `app_inbox_accept`.
-        let mut granted: Vec<&str> = granted.filter(|name| *name != "app_inbox_accept").collect();
-        granted.push("app_inbox_apply");
-        granted.sort_unstable();
-        assert_eq!(granted, FUNCTIONS);
+    fn every_function_that_a_consumer_calls_is_asked_for() {
+        let migrations = inbox_migrations();
+        let created =
+            migrations.iter().flat_map(|it| it.sql.split("CREATE FUNCTION public.").skip(1));
+        let names = created.filter_map(|text| text.split('(').next());
+        // Programs that are consumers of their own call `app_inbox_accept`. The others are for operators.
+        let others = ["app_inbox_accept", "app_inbox_grant", "app_inbox_new_generation"];
+        let mut called: Vec<&str> = names.filter(|name| !others.contains(name)).collect();
+        called.sort_unstable();
+        assert_eq!(called, FUNCTIONS);
     }
 
     #[test]

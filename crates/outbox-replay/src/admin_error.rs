@@ -104,6 +104,13 @@ pub enum AdminError {
         others: Vec<String>,
     },
 
+    /// Several outboxes are on record, and the slot of none is named.
+    #[error("schema {} has several outboxes; name one by its slot: {}", schema(), slots.join(", "))]
+    OutboxUnnamed {
+        /// Their slots.
+        slots: Vec<String>,
+    },
+
     /// The tables, columns or publication are not those on record.
     #[error("the outbox of slot {slot:?} differs from its record: {what}")]
     OutboxDiffers {
@@ -278,7 +285,7 @@ impl Coded for AdminError {
                 Code::PositionsOfAnotherDatabase
             }
             Self::TimeNeedless { .. } => Code::RecoveryTimeNeedless,
-            Self::OutboxUndefined { .. } => Code::OutboxUndefined,
+            Self::OutboxUndefined { .. } | Self::OutboxUnnamed { .. } => Code::OutboxUndefined,
             Self::OutboxDiffers { .. } => Code::OutboxDiffers,
             Self::PublicationTaken { .. } => Code::PublicationUnsuitable,
             Self::OperationUnfinished { .. } | Self::Abandoned { .. } => Code::OperationUnfinished,

@@ -4,7 +4,8 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use walrelay_errors::{Chain, Code, Coded as _};
 use walrelay_outbox_store::{
-    Definition, Outbox, read_definitions, read_publication_gap, read_relay_row, read_wal_end,
+    Definition, Outbox, free_slot, read_definitions, read_publication_gap, read_relay_row,
+    read_wal_end,
 };
 use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotError, SlotState, read_slot};
@@ -199,6 +200,24 @@ pub async fn refuse_other_slot(client: &Client, slot: &str) -> Result<(), AdminE
     match state.mismatch(database.get("name")) {
         Some(problem) => Err(AdminError::SlotUnusable { slot: slot.to_owned(), problem }),
         None => Ok(()),
+    }
+}
+
+/// Returns the name of the slot that a command means that names none: that of the only outbox on record, or
+/// one that is free.
+///
+/// # Errors
+///
+/// Several outboxes are on record, the server refused a statement, or the connection ended.
+pub async fn slot_of_the_outbox(client: &Client) -> Result<String, AdminError> {
+    let mut slots = read_definitions(client).await?.into_iter().map(|it| it.slot);
+    match (slots.next(), slots.next()) {
+        (None, _) => Ok(free_slot(client).await?),
+        (Some(only), None) => Ok(only),
+        (Some(first), Some(second)) => {
+            let slots = [first, second].into_iter().chain(slots).collect();
+            Err(AdminError::OutboxUnnamed { slots })
+        }
     }
 }
 

@@ -38,7 +38,7 @@ impl LeftOutRows {
     pub fn of(&self, table: SourceTable) -> SourceTable {
         let having = self.slots.having(&table, &self.statuses);
         let (by_template, by_edit) =
-            (self.topic.filter(&table), self.slots.edited_to(&table, self.topic.topic()));
+            (self.topic.filter(&table, "t"), self.slots.edited_to(&table, self.topic.topic()));
         table.with_condition(&format!("({by_template} OR {by_edit}) AND NOT {having}"))
     }
 }
@@ -66,16 +66,17 @@ impl TopicRows {
         &self.topic
     }
 
-    /// Returns a row filter for an outbox table.
+    /// Returns a row filter for an outbox table, whose row has this alias.
     #[must_use]
-    pub fn filter(&self, table: &SourceTable) -> String {
+    pub fn filter(&self, table: &SourceTable, alias: &str) -> String {
         let mut name = "''::text".to_owned();
         for part in self.template.parts() {
             name.push_str(" || ");
             name.push_str(&match part {
                 Ok(literal) => quote_literal(literal),
                 Err(column) => {
-                    text_form_sql(&format!("t.{}", quote_identifier(&self.column(table, column))))
+                    let column = quote_identifier(&self.column(table, column));
+                    text_form_sql(&format!("{alias}.{column}"))
                 }
             });
         }

@@ -147,6 +147,17 @@ pub async fn read_definitions(client: &Client) -> Result<Vec<Definition>, StoreE
     Ok(rows.iter().map(definition).collect())
 }
 
+/// Returns the slot of a new outbox whose slot is not named: `walrelay`, or `walrelay_DATABASE` if a slot
+/// of another database has that name. Names of slots are those of the whole server.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub async fn free_slot(client: &Client) -> Result<String, StoreError> {
+    let row = client.query_typed_one(sql!("definition.sql", "free_slot"), &[]).await;
+    Ok(row.map_err(StoreError::sql("read the names of the slots"))?.get("slot"))
+}
+
 fn definition(row: &Row) -> Definition {
     let (schemas, names): (Vec<String>, Vec<String>) = (row.get("schemas"), row.get("names"));
     let tables = schemas.into_iter().zip(names);

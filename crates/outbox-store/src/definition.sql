@@ -1,3 +1,11 @@
+-- name: free_slot
+SELECT CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_replication_slots
+                          WHERE slot_name::text ~ '^walrelay(_[0-9]+_of_[0-9]+)?$'
+                            AND database IS DISTINCT FROM current_database())
+            THEN 'walrelay_' || left(regexp_replace(lower(current_database()), '[^a-z0-9]', '_', 'g'), 40)
+            ELSE 'walrelay'
+       END AS slot
+
 -- name: is_there
 SELECT to_regclass('public.app_outbox_definition') IS NOT NULL AS is_there
 

@@ -21,7 +21,7 @@ pub use anchor::{
     copy_slot, find_anchor, read_anchor, read_anchor_states, read_anchors,
     read_recorded_system_identifier, read_slot_capacity,
 };
-pub use definition::{Definition, read_definition, read_definitions};
+pub use definition::{Definition, free_slot, read_definition, read_definitions};
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Head,

@@ -17,6 +17,8 @@ use crate::error::{Answer, PubsubError};
 /// The time limit of a call. It outlasts a brief failure of the service, and an operator can wait
 /// for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time after which a wait is reported.
+const SILENT_FOR: Duration = Duration::from_secs(2);
 /// The pause between two attempts while the service does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -126,8 +128,16 @@ impl Admin {
     ) -> Result<Option<Box<Topic>>, PubsubError> {
         let mut last = None;
         // Boxed, because a topic has many fields and the future of every caller would contain them.
-        let calls = Box::pin(until_answered(call, &mut last));
-        let answered = timeout(self.patience, calls).await;
+        let mut calls = Box::pin(until_answered(call, &mut last));
+        let answered = timeout(self.patience, async {
+            if let Ok(done) = timeout(SILENT_FOR, &mut calls).await {
+                return done;
+            }
+            let patience = self.patience;
+            tracing::warn!(action, topic, ?patience, "Pub/Sub does not answer yet; trying again");
+            calls.await
+        });
+        let answered = answered.await;
         let topic = topic.to_owned();
         match answered {
             Ok(Ok(found)) => Ok(Some(found)),

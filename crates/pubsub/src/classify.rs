@@ -83,9 +83,9 @@ pub fn operator_fix_of(failure: &PublishFailure, topic: &str) -> Option<String> 
 pub fn operator_fix(code: CallCode, topic: &str) -> String {
     let (project, name) = split(topic);
     match code {
-        CallCode::NotFound => {
-            format!("create the topic: gcloud pubsub topics create {name} --project={project}")
-        }
+        CallCode::NotFound => format!(
+            "create the topic; in Google's service: gcloud pubsub topics create {name} --project={project}"
+        ),
         CallCode::PermissionDenied => format!(
             "let the service account publish: gcloud pubsub topics add-iam-policy-binding {name} \
              --project={project} --role=roles/pubsub.publisher --member=serviceAccount:ACCOUNT"

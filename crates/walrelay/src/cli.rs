@@ -28,6 +28,8 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "\
+Documentation: https://github.com/walrelay/walrelay/tree/main/docs
+
 Exit codes: 0 done or asked to stop; 1 unexpected; 2 usage or configuration; 3 Postgres is not set up \
 for this; 4 Pub/Sub is not set up for this; 5 the slot is lost; 6 the slot is held by somebody else; \
 101 a broken invariant.";
@@ -89,7 +91,50 @@ pub fn command() -> Command {
     fn shape(command: Command) -> Command {
         command.mut_args(shape_switch).mut_args(hide_secret).mut_subcommands(shape)
     }
-    shape(Cli::command()).mut_subcommand("run", with_short_help)
+    let command = shape(Cli::command()).mut_subcommand("run", with_short_help);
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}General:\n{{options}}{{after-help}}",
+        groups_text(&command)
+    );
+    command.help_template(template)
+}
+
+/// The commands in the groups that the help shows.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Start", &["init", "check", "run", "demo"]),
+    ("Operate", &["status", "dispatch", "prune", "reshard", "audit", "trace"]),
+    ("Recover", &["slot", "anchor", "replay"]),
+    ("Consume", &["consumer", "inbox"]),
+    (
+        "Tools",
+        &[
+            "emit",
+            "tail",
+            "snapshot",
+            "forget",
+            "emulator",
+            "config",
+            "explain",
+            "completions",
+            "man",
+            "version",
+        ],
+    ),
+];
+
+/// Lists the commands by group, because clap has one list for all.
+fn groups_text(command: &Command) -> String {
+    let mut text = String::new();
+    for (heading, names) in GROUPS {
+        text.push_str(&format!("{heading}:\n"));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            text.push_str(&format!("  {name:<11}  {about}\n"));
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// Returns the command with the headings of its help. Clap lists positional arguments without a
@@ -149,4 +194,23 @@ fn shape_switch(argument: Arg) -> Arg {
         .hide_default_value(true)
         .hide_possible_values(true)
         .value_parser(BoolishValueParser::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::explain::DOCUMENTATION;
+
+    #[test]
+    fn the_help_shows_each_command_in_one_group_and_the_address_of_the_documentation() {
+        let command = command();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let mut declared: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+        grouped.sort_unstable();
+        declared.sort_unstable();
+        assert_eq!(grouped, declared);
+        let help = command.clone().render_help().to_string();
+        assert!(help.contains("Recover:\n  slot "), "{help}");
+        assert!(help.contains(DOCUMENTATION), "{help}");
+    }
 }

@@ -27,4 +27,4 @@ pub(crate) mod tail;
 pub(crate) mod trace;
 pub(crate) mod version;
 
-pub(crate) use shared::definition_on_record::definition_on_record;
+pub(crate) use shared::definition_on_record::named_outbox;

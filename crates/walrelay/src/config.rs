@@ -33,7 +33,7 @@ pub(crate) mod tests;
 pub use build::Config;
 pub(crate) use build::{LogConfig, read};
 pub(crate) use checks::Checks;
-pub(crate) use definition_place::{DefinitionNeed, DefinitionPlace};
+pub(crate) use definition_place::{DefinitionNeed, DefinitionPlace, NamedOutbox};
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{CONFIG, is_section, keys};
 pub use layers::Refusal;

@@ -443,7 +443,7 @@ mod tests {
     fn a_fix_has_the_names_that_the_error_knows() {
         let topic = "projects/p/topics/order.events".to_owned();
         let fix = Error::from(ProtocolError::TopicMissing { topic }).next_step();
-        let command = "`gcloud pubsub topics create projects/p/topics/order.events`";
+        let command = "`walrelay init --create-topics=projects/p/topics/order.events`";
         assert!(fix.contains(command) && !fix.contains("TOPIC"), "{fix}");
         let consumer = "billing".to_owned();
         let paused = Error::from(InboxError::Paused { consumer }).next_step();

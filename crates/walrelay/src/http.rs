@@ -26,6 +26,7 @@ use walrelay_relay::observe::metrics::Metrics;
 
 use self::connections::{BoundedListener, spare_descriptor};
 use crate::error::Error;
+use crate::error::explain::DOCUMENTATION;
 
 /// The service that the handlers report on.
 #[derive(Debug, Clone)]
@@ -109,7 +110,7 @@ impl Observe for ConsumerService {
 
 impl Observed {
     /// Updates the metrics and returns them in Prometheus' format.
-    fn metrics_text(&self) -> Result<String, std::fmt::Error> {
+    pub(crate) fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         self.0.update_metrics();
         self.0.metrics_text()
     }
@@ -171,9 +172,21 @@ pub async fn serve(listener: TcpListener, observed: Observed) -> io::Result<()> 
 /// The served paths. A test compares the deployment manifests with them.
 pub const PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
 
+/// The answer to a person who opens the address.
+const INDEX: &str = "\
+walrelay
+
+/livez    whether the process works
+/readyz   whether it does its job, and what keeps it from it
+/metrics  for Prometheus
+/status   what it does now, as JSON
+
+";
+
 fn router(observed: Observed) -> Router {
     let [live, ready, counted, status_path] = PATHS;
     Router::new()
+        .route("/", get(async || format!("{INDEX}{DOCUMENTATION}\n")))
         .route(live, get(livez))
         .route(ready, get(readyz))
         .route(counted, get(metrics))

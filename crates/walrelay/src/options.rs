@@ -32,7 +32,7 @@ pub(crate) use headings::OWN_OPTIONS;
 pub(crate) use retention::{PruneArchiveOption, PruneKeysOption, RetentionOptions};
 pub(crate) use topics::TopicOptions;
 
-use choices::{LogFormat, OutputFormat};
+use choices::{LogFormat, OutputFormat, Verbosity};
 use values::{
     Bytes, OptionalColumn, OrNever, OrOff, cloudevents_source, column, count, duration,
     duration_or_never, identifier, listen_or_off, log_filter, optional_column, project,
@@ -67,6 +67,16 @@ pub(crate) struct GeneralOptions {
     pub quiet: bool,
 }
 
+impl GeneralOptions {
+    pub(crate) const fn verbosity(&self) -> Verbosity {
+        match (self.verbose, self.quiet) {
+            (true, _) => Verbosity::Verbose,
+            (false, true) => Verbosity::Quiet,
+            (false, false) => Verbosity::Normal,
+        }
+    }
+}
+
 const LOG_FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 
 /// The connection to Postgres.
@@ -92,11 +102,12 @@ pub(crate) struct ConnectionOptions {
 pub(crate) struct DatabaseOptions {
     #[command(flatten)]
     pub connection: ConnectionOptions,
-    /// Replication slot this relay reads: `a-z`, `0-9`, `_`
+    /// Replication slot this relay reads: `a-z`, `0-9`, `_` [default: that of the only outbox on record, or `walrelay`]
     ///
-    /// Also its name in dispatch state.
-    #[arg(long, value_name = "NAME", default_value = "walrelay", value_parser = slot_name)]
-    pub slot: String,
+    /// Also its name in dispatch state. If a slot of another database of the server is called `walrelay`, a new
+    /// outbox gets `walrelay_DATABASE`.
+    #[arg(long, value_name = "NAME", value_parser = slot_name)]
+    pub slot: Option<String>,
     /// Which of the shards that `init --shards` has made: `0/4` is the first of four [default: the only one, or all]
     ///
     /// Slot and publication are then those of that shard: walrelay_0_of_4.

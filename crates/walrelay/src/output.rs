@@ -3,6 +3,7 @@
 pub(crate) mod colour;
 pub(crate) mod exact_json;
 pub(crate) mod json;
+pub(crate) mod live;
 pub(crate) mod table;
 pub(crate) mod text;
 

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use walrelay_errors::Exit;
-use walrelay_outbox_store::Definition;
+use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::set_schema;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};
 
-use crate::commands::definition_on_record;
+use crate::commands::named_outbox;
 use crate::config::{
-    Config, DefinitionNeed, DefinitionPlace, Environment, LogConfig, LogFormat, Refusal,
-    ask_for_json, read,
+    Config, DefinitionNeed, DefinitionPlace, Environment, LogConfig, LogFormat, NamedOutbox,
+    Refusal, ask_for_json, read,
 };
 use crate::error::Error;
 use crate::plan::{CommandEnd, Plan};
@@ -35,13 +35,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Reads the configuration, with the definition of the outbox on record once it is known. Help ends the
+/// Reads the configuration, with the outbox on record once it is known. Help ends the
 /// process here, and also a usage error without JSON output.
-fn configuration(environment: &Environment, recorded: Option<Definition>) -> Result<Config, Error> {
+fn configuration(environment: &Environment, outbox: Option<NamedOutbox>) -> Result<Config, Error> {
     let arguments: Vec<_> = std::env::args_os().collect();
     let has_json_output = ask_for_json(&arguments, environment);
     let checked = read(arguments, environment)
-        .and_then(|line| Config::new(line, environment, recorded))
+        .and_then(|line| Config::new(line, environment, outbox))
         .map_err(|refusal| match refusal {
             Refusal::Clap(error) if has_json_output && error.use_stderr() => {
                 Error::usage(&error.to_string())
@@ -52,7 +52,11 @@ fn configuration(environment: &Environment, recorded: Option<Definition>) -> Res
             Refusal::Config(problems) => Error::Config(problems),
         });
     if checked.is_err() && has_json_output {
-        telemetry::start(&LogConfig { format: Some(LogFormat::Json), filter: "error".into() });
+        telemetry::start(&LogConfig {
+            format: Some(LogFormat::Json),
+            filter: "error".into(),
+            has_origins: true,
+        });
     }
     checked
 }
@@ -67,12 +71,14 @@ async fn with_recorded_outbox(config: Config, environment: &Environment) -> Resu
         DefinitionNeed::Reported(patience) => connect.with_patience(patience),
         DefinitionNeed::Required | DefinitionNeed::Optional => connect,
     };
-    match definition_on_record(&connect, &slot).await {
-        Ok(recorded) => Ok(configuration(environment, Some(recorded))?.plan),
-        // The record is only read, also by a command that writes elsewhere.
-        Err(error) if need == DefinitionNeed::Required => {
-            Err(error.for_read_only_command(connect.user()))
-        }
+    let is_required = need == DefinitionNeed::Required;
+    // The record is only read, also by a command that writes elsewhere.
+    let refused = |error: Error| Err(error.for_read_only_command(connect.user()));
+    match named_outbox(&connect, slot.as_deref()).await {
+        Ok(NamedOutbox { definition: Err(error), .. }) if is_required => refused(error.into()),
+        Ok(outbox) => Ok(configuration(environment, Some(outbox))?.plan),
+        Err(error @ Error::Store(AdminError::OutboxUnnamed { .. })) => Err(error),
+        Err(error) if is_required => refused(error),
         Err(_) => Ok(config.plan),
     }
 }

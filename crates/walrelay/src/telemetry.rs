@@ -13,7 +13,8 @@ use std::sync::OnceLock;
 
 use crate::config::{LogConfig, LogFormat};
 use crate::error::Error;
-use crate::error::explain::with_shard;
+use crate::error::explain::{DOCUMENTATION, with_shard};
+use crate::output::live::AboveLines;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -40,10 +41,16 @@ pub(crate) fn start(config: &LogConfig) {
         false => LogFormat::Json,
     });
     FORMAT.get_or_init(|| format);
-    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let layer = tracing_subscriber::fmt::layer().with_writer(|| AboveLines);
     let registry = tracing_subscriber::registry().with(filter);
     let installed = match format {
-        LogFormat::Text => registry.with(layer.with_ansi(terminal)).try_init(),
+        LogFormat::Text if config.has_origins => {
+            registry.with(layer.with_ansi(terminal)).try_init()
+        }
+        LogFormat::Text => {
+            let layer = layer.with_ansi(terminal).without_time().with_target(false);
+            registry.with(layer).try_init()
+        }
         LogFormat::Json => {
             registry.with(layer.fmt_fields(JsonFields).event_format(CloudLogging)).try_init()
         }
@@ -84,7 +91,8 @@ pub(crate) fn report_error(error: &Error) {
     if FORMAT.get() != Some(&LogFormat::Json) {
         let code = error.code().name();
         let report = for_this_shard(&error.report());
-        return write_plainly(&format!("error[{code}]: {report}"));
+        let page = format!("{DOCUMENTATION}/reference/errors.md#{code}");
+        return write_plainly(&format!("error[{code}]: {report}\nsee: {page}"));
     }
     let (exit, error_code) = (error.exit().code(), error.code().name());
     match for_this_shard(&error.next_step()).as_str() {
@@ -106,7 +114,7 @@ pub(crate) fn report_panic(panic: &PanicHookInfo<'_>) {
 
 fn write_plainly(text: &str) {
     // If standard error is closed, there is nowhere left to report to.
-    drop(writeln!(io::stderr().lock(), "{text}"));
+    drop(writeln!(AboveLines, "{text}"));
 }
 
 /// One JSON object per line, in the field names of Cloud Logging's structured logs.

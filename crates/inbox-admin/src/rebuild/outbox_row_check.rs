@@ -130,7 +130,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         consumer: &str,
     ) -> Result<(), RebuildError> {
         let place = ConsumerGeneration::find(client, Some(consumer)).await?;
-        let Some(before) = place.pruned_before(client).await? else { return Ok(()) };
+        let (Some(before), _) = place.begin(client).await? else { return Ok(()) };
         if !self.operator.has_agreed() {
             return Err(RebuildError::HistoryPruned { consumer: consumer.to_owned(), before });
         }
@@ -277,7 +277,7 @@ impl Problems {
         for name in &outbox.tables {
             let found = table_of_all_shards(client, (outbox, name), &router.columns).await?;
             let having = slots.having(&found, &[DispatchStatus::Dead]);
-            let condition = format!("{} AND {having}", topic.filter(&found));
+            let condition = format!("{} AND {having}", topic.filter(&found, "t"));
             let dead = found.with_condition(&condition);
             let rows = unsettled(order, now(client).await?, wanted);
             self.rows += rows.count(client, &dead).await?;

@@ -168,6 +168,18 @@ impl DispatchStore {
         Ok(DispatchDetail { row: dispatch_row(&row)?, message: row.get("message") })
     }
 
+    /// Returns the first ids of rows that begin like this, six at most.
+    ///
+    /// # Errors
+    ///
+    /// The server refused the statement, or the connection ended.
+    pub async fn ids_like(&self, client: &Client, start: &str) -> Result<Vec<String>, StoreError> {
+        let sql = sql!("operator_commands.sql", "ids_like");
+        let rows = client.query_typed(sql, &[(&self.slot, Type::TEXT), (&start, Type::TEXT)]).await;
+        let rows = rows.map_err(StoreError::sql("look for ids in dispatch state"))?;
+        Ok(rows.iter().map(|row| row.get("event_id")).collect())
+    }
+
     /// Makes these rows due now with all attempts available again, and notifies the relay. Returns
     /// the number of selected rows.
     ///

@@ -27,3 +27,7 @@ WITH head AS MATERIALIZED (
 UPDATE public.app_outbox_dispatch
    SET next_attempt_at = now()
  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM head))
+
+-- name: ids_like
+SELECT event_id FROM public.app_outbox_dispatch
+ WHERE slot = $1 AND starts_with(event_id, $2) ORDER BY event_id LIMIT 6

@@ -352,9 +352,10 @@ impl Metrics {
         }
     }
 
-    /// Sets the identity of this relay.
+    /// Sets the identity of this relay, in place of an earlier one.
     pub fn set_info(&self, outbox: &Outbox) {
         let labels = InfoLabels { slot: outbox.slot.clone(), shard: outbox.shard.to_string() };
+        self.info.clear();
         self.info.get_or_create(&labels).set(1);
     }
 

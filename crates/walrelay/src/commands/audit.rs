@@ -4,28 +4,31 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use serde::Serialize;
-use walrelay_core::ColumnAliases;
-use walrelay_errors::Code;
-use walrelay_inbox_admin::Messages;
+use tokio::time::timeout;
+use walrelay_core::{ColumnAliases, RouterConfig};
+use walrelay_errors::{Chain, Code};
 use walrelay_inbox_admin::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
 };
+use walrelay_inbox_admin::{Messages, admin};
 use walrelay_outbox_admin::protocols::{
     column_of, every_shard, refuse_unrecorded, refuse_without_outbox, time_column_of,
 };
-use walrelay_outbox_replay::read_row_filter;
+use walrelay_outbox_replay::{TopicRows, read_row_filter, recovery};
 use walrelay_pg_client::{SqlClient, connect_outbox};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::observe::report::rfc3339;
 
-use super::trace::open_inboxes;
+use super::trace::{Inbox, open_inboxes};
+use crate::commands::shared::answer_timeout::ANSWER_TIMEOUT;
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{Checks, DatabaseConfig, InboxPlace, ResourceKind};
 use crate::error::Error;
 use crate::options::values::{duration, time};
 use crate::options::{
-    ARGUMENTS, DatabaseOptions, EndpointOptions, InboxPlaces, OutputOptions, ProjectOption,
+    ARGUMENTS, DatabaseOptions, EndpointOptions, InboxPlaces, MessageOptions, OutputOptions,
 };
 use crate::output::print_result;
 use crate::output::text::visible;
@@ -39,7 +42,8 @@ const LISTED: usize = 1_000;
 ///
 /// Counts and hashes the settled rows of the outbox and the rows of each inbox by minute, and compares
 /// the minutes that differ id by id. Missing events are named, and the exit code is 1. Rows in
-/// dispatch state (retrying, dead, discarded) and pruned events are counted separately.
+/// dispatch state (retrying, dead, discarded) and pruned events are counted separately. A consumer should have the
+/// events of its topic since it was set up.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = ARGUMENTS,
@@ -73,7 +77,7 @@ pub(crate) struct Audit {
     #[command(flatten)]
     database: DatabaseOptions,
     #[command(flatten)]
-    project: ProjectOption,
+    messages: MessageOptions,
     #[command(flatten)]
     endpoint: EndpointOptions,
 }
@@ -89,8 +93,11 @@ struct AuditPlaces {
     aggregate_type: Option<ColumnAliases>,
     /// The consumers. Empty means those in the outbox's own database.
     inboxes: Vec<InboxPlace>,
-    /// Full name and endpoint of a subscription to compare with instead.
-    subscription: Option<(String, Endpoint)>,
+    /// Full name of a subscription to compare with instead.
+    subscription: Option<String>,
+    endpoint: Endpoint,
+    /// Says which rows lead to the topic of a consumer.
+    router: RouterConfig,
 }
 
 impl Audit {
@@ -101,11 +108,13 @@ impl Audit {
         checks.require_time(&columns, reason);
         let subscription = self.subscription.as_ref().map(|given| {
             let kind = ResourceKind::Subscription;
-            let name = checks.full_name("subscription", given, &self.project, kind);
-            (name.unwrap_or_default(), checks.endpoint(&self.endpoint))
+            let project = &self.messages.project;
+            checks.full_name("subscription", given, project, kind).unwrap_or_default()
         });
         let places = AuditPlaces {
             subscription,
+            endpoint: checks.endpoint(&self.endpoint),
+            router: checks.router(&self.messages),
             database: checks.database(&self.database)?,
             id: columns.id,
             occurred_at: columns.occurred_at?,
@@ -129,8 +138,9 @@ impl Audit {
         let scope = scope(&outbox, self, places).await?;
         let dispatch = count_in_dispatch(&outbox, &scope).await?;
         let mut consumers: Vec<ConsumerAudit> = Vec::new();
-        if let Some((subscription, endpoint)) = &places.subscription {
-            let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
+        if let Some(subscription) = &places.subscription {
+            let subscriber = Subscriber::connect(&places.endpoint)?;
+            let messages = Messages::read(&subscriber, subscription).await?;
             let findings = audit(&outbox, AuditTarget::Subscription(&messages), &scope).await?;
             consumers.push(ConsumerAudit::of(subscription, findings));
         } else {
@@ -141,10 +151,9 @@ impl Audit {
                 return Err(Error::refused(Code::InboxNotNamed, what.to_owned()));
             }
             for inbox in inboxes {
-                let against = AuditTarget::Inbox(inbox.client(&outbox), &inbox.consumer);
-                let findings = audit(&outbox, against, &scope).await?;
-                consumers.push(ConsumerAudit::of(inbox.consumer.name(), findings));
+                let found = self.audit_inbox(&outbox, &inbox, places, &scope).await;
                 inbox.close().await;
+                consumers.push(found?);
             }
         }
         outbox.close().await;
@@ -153,6 +162,67 @@ impl Audit {
         print_result(self.output.output, &report, || report.text(named))?;
         report.verdict()
     }
+
+    /// Audits one inbox. If it lacks events, Pub/Sub is asked for its topic, because the rows of other
+    /// topics are not for it.
+    async fn audit_inbox(
+        &self,
+        outbox: &SqlClient,
+        inbox: &Inbox,
+        places: &AuditPlaces,
+        scope: &Scope,
+    ) -> Result<ConsumerAudit, Error> {
+        let against = AuditTarget::Inbox(inbox.client(outbox), &inbox.consumer);
+        let name = inbox.consumer.name();
+        let findings = audit(outbox, against, scope).await?;
+        if findings.missing_count == 0 || !self.aggregate_type.is_empty() {
+            return Ok(ConsumerAudit::of(name, findings));
+        }
+        match rows_of_topic(outbox, inbox, places, scope).await {
+            Ok(tables) => {
+                let scope = Scope { tables, ..scope.clone() };
+                Ok(ConsumerAudit::of(name, audit(outbox, against, &scope).await?))
+            }
+            Err(note) => {
+                Ok(ConsumerAudit { note: Some(note), ..ConsumerAudit::of(name, findings) })
+            }
+        }
+    }
+}
+
+/// The condition for a row to lead to the topic of a subscription, or why there is none.
+async fn rows_of_topic(
+    outbox: &SqlClient,
+    inbox: &Inbox,
+    places: &AuditPlaces,
+    scope: &Scope,
+) -> Result<Vec<AuditedTable>, String> {
+    let name = inbox.consumer.name();
+    let found = async {
+        let subscription = admin::subscription(inbox.client(outbox), name).await?;
+        Ok::<_, Error>(Subscriber::connect(&places.endpoint)?.subscription(&subscription).await?)
+    };
+    let unasked =
+        |why: &dyn std::fmt::Display| format!("Pub/Sub did not say which topic it reads ({why})");
+    let found = timeout(ANSWER_TIMEOUT, found).await.map_err(|_| unasked(&"no answer"))?;
+    let found = found.map_err(|error| unasked(&Chain(&error)))?;
+    let Some(Subscription { topic, filter, .. }) = found else {
+        return Err("its subscription does not exist".to_owned());
+    };
+    if !filter.is_empty() {
+        return Err(
+            "its subscription has a filter, and what that leaves out is counted too".to_owned()
+        );
+    }
+    let topic = TopicRows::new(topic, &places.router);
+    let mut tables = Vec::new();
+    for audited in &scope.tables {
+        let columns = &places.router.columns;
+        let table = recovery::table(outbox, audited.name(), columns).await;
+        let table = table.map_err(|error| Chain(&error).to_string())?;
+        tables.push(audited.with_condition(&topic.filter(&table, "o")));
+    }
+    Ok(tables)
 }
 
 async fn scope(outbox: &SqlClient, command: &Audit, places: &AuditPlaces) -> Result<Scope, Error> {
@@ -182,7 +252,7 @@ async fn scope(outbox: &SqlClient, command: &Audit, places: &AuditPlaces) -> Res
         settled_by: settled_by(outbox, &slots).await?,
         slots,
         tables,
-        since: command.from_time.unwrap_or(SystemTime::UNIX_EPOCH),
+        since: command.from_time,
         until: SystemTime::now().checked_sub(command.grace).unwrap_or(SystemTime::UNIX_EPOCH),
         aggregate_types: command.aggregate_type.clone(),
         listed: if command.all { usize::MAX } else { LISTED },
@@ -216,6 +286,8 @@ struct ConsumerAudit {
     missing_events: Vec<MissingEvent>,
     /// Found events, by their status in the inbox.
     inbox: BTreeMap<String, i64>,
+    /// What the audit could not find out.
+    note: Option<String>,
     /// Whether all missing events are older than the inbox.
     #[serde(skip)]
     is_younger: bool,
@@ -243,6 +315,7 @@ impl ConsumerAudit {
                 .map(|(event_id, at)| MissingEvent { event_id, occurred_at: rfc3339(at) })
                 .collect(),
             inbox: findings.inbox,
+            note: None,
             is_younger,
         }
     }
@@ -270,6 +343,9 @@ impl ConsumerAudit {
         let others = self.missing.saturating_sub(named as u64);
         if others > 0 {
             text.push_str(&format!("  and {others} others: --all names them\n"));
+        }
+        if let Some(note) = &self.note {
+            text.push_str(&format!("  note: {note}\n"));
         }
         if let Some(first) = self.first_seen.as_ref().filter(|_| self.is_younger) {
             text.push_str(&format!(

@@ -39,6 +39,7 @@ use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use crate::config::{Checks, DefinitionNeed, InboxPlace, OutputFormat};
 use crate::error::{Error, explain};
+use crate::options::choices::Verbosity;
 use crate::options::{
     DefinitionOptions, InboxPlaces, OutputOptions, PruneArchiveOption, RetentionOptions,
     ServiceOptions,
@@ -97,8 +98,10 @@ struct Subjects {
 impl Check {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
         let subjects = self.subjects(checks)?;
-        let format = self.output.output;
-        Some(Plan::new(async move |shutdown| Box::pin(check(subjects, format, shutdown)).await))
+        let (format, verbosity) = (self.output.output, checks.verbosity);
+        Some(Plan::new(async move |shutdown| {
+            Box::pin(check(subjects, format, verbosity, shutdown)).await
+        }))
     }
 
     /// Returns the settings that `run` would use.
@@ -126,6 +129,7 @@ impl Check {
 async fn check(
     mut subjects: Subjects,
     format: OutputFormat,
+    verbosity: Verbosity,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let telemetry = collector(subjects.otlp.take());
@@ -134,7 +138,7 @@ async fn check(
     let (mut findings, collector) = Box::pin(run_until_shutdown(all_checks, shutdown)).await?;
     findings.extend(collector);
     add_fixes(&mut findings);
-    let text = || check_text(&findings, colours());
+    let text = || check_text(&findings, verbosity, colours());
     print_result(format, &CheckReport::of(&findings), text)?;
     let errors = findings.iter().filter_map(Finding::error_code);
     let count = errors.clone().count();
@@ -427,7 +431,7 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
     match answer {
         Ok(true) => Finding::passed("topic", subject, "exists"),
         Ok(false) => {
-            let fix = "walrelay init --create-topics, or gcloud pubsub topics create";
+            let fix = format!("walrelay init --create-topics={topic}");
             Finding::error(Code::TopicNotFound, subject, "does not exist").fix(fix)
         }
         Err(error) if error.is_about_the_name() => {

@@ -29,7 +29,7 @@ pub(crate) struct Completions {
 
 impl Completions {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        let script = script_of(self.shell, (checks.tree)());
+        let script = script_of(self.shell, (checks.program.command)());
         Some(Plan::new(async move |_| print(&script)))
     }
 }

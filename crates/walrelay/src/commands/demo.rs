@@ -7,13 +7,15 @@
 //!    └─ committed rows ────────────────────────────────────▶ compared ◀───────────┘
 //! ```
 //!
-//! The demo starts the relay as `walrelay run` does, from an equivalent configuration. The outbox
-//! and the read model are in two databases of one private Postgres.
+//! The relay is `walrelay run`, a process of its own. The outbox and the read model are in two databases
+//! of one private Postgres.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, Command, FromArgMatches as _};
+use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -21,17 +23,18 @@ use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_errors::{Chain, Code};
 use walrelay_outbox_admin::InitOptions;
 use walrelay_outbox_store::{Outbox, Shard};
-use walrelay_pg_client::{ConnectConfig, PgEnv, connect_sql, own_table};
+use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql, own_table};
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::run::{Run, RunConfig, relay};
-use crate::config::{Checks, Environment};
+use crate::config::Checks;
 use crate::demo::{
-    CREATE_ORDERS, Comparison, DemoOutput, Ledger, ProducedRows, ReadModel, produce, subscribe,
+    CREATE_ORDERS, Comparison, DEAD, DemoOutput, Ledger, ProducedRows, ReadModel, RelayProcess,
+    Sum, produce, strike, subscribe,
 };
 use crate::error::Error;
+use crate::options::choices::Verbosity;
 use crate::output::print;
 use crate::plan::Plan;
 
@@ -43,59 +46,54 @@ const INBOX_SUBSCRIPTION: &str = "projects/demo/subscriptions/order_state";
 /// Longest time to wait for rows after the producer stops. Rows that arrive later count as lost.
 const ARRIVAL_MAX: Duration = Duration::from_secs(30);
 
-/// Run everything embedded: Postgres, Pub/Sub, a producer, the relay, a checker.
+/// Run everything embedded, with a kill, an outage and a bad row.
 ///
-/// Prints what arrives and checks order and completeness; ends with a summary, and with 0 only
-/// when nothing was lost and nothing was out of order.
+/// Starts Postgres, Pub/Sub, a producer, the relay, a consumer and a checker. The relay is killed, Pub/Sub is away for ten seconds, and one row can never be published. Prints what arrives and
+/// checks order and completeness; ends with a summary, and with 0 only when nothing was lost and nothing was out of
+/// order.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Demo", after_help = "Example:\n  walrelay demo --rows 1000")]
+#[command(
+    next_help_heading = "Demo",
+    after_help = "Examples:\n  walrelay demo --rows 1000\n  walrelay demo --calm --rows 1000"
+)]
 pub(crate) struct Demo {
     #[command(flatten)]
     rows: ProducedRows,
+    /// Let nothing go wrong.
+    #[arg(long)]
+    calm: bool,
 }
 
 impl Demo {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        let output = if checks.is_quiet { DemoOutput::Summary } else { DemoOutput::Messages };
-        let tree = checks.tree;
-        Some(Plan::new(async move |shutdown| {
-            Box::pin(demo(&self.rows, output, tree, shutdown)).await
-        }))
+        let output = match checks.verbosity {
+            Verbosity::Quiet => DemoOutput::Summary,
+            Verbosity::Normal | Verbosity::Verbose => DemoOutput::Messages,
+        };
+        Some(Plan::new(async move |shutdown| Box::pin(demo(&self, output, shutdown)).await))
     }
 }
 
-/// Runs until `shutdown` is requested or the requested number of rows has arrived, and prints the
-/// result.
+/// Runs until `shutdown` is requested, or the requested number of rows has arrived and everything has
+/// gone wrong that shall. Prints the result.
 ///
 /// # Errors
 ///
 /// Something could not be started, or a row was lost or out of order.
-async fn demo(
-    rows: &ProducedRows,
-    output: DemoOutput,
-    tree: fn() -> Command,
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
+async fn demo(demo: &Demo, output: DemoOutput, shutdown: &Shutdown) -> Result<(), Error> {
     // Starting a server blocks this thread, but nothing else runs yet.
-    let installation = Installation::newest(&[]).map_err(demo_error)?;
+    let installation = Installation::newest(&[]).map_err(|error| Error::Refused {
+        code: Code::DemoFailed,
+        what: Chain(&error).to_string(),
+        fix: Some(
+            "install a Postgres server, or run `make demo` in a clone, which fetches one".into(),
+        ),
+    })?;
     let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
     let url = postgres.url("postgres");
-    let io = |source| Error::Io { action: "listen on 127.0.0.1".into(), source };
-    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
-    let pubsub = listener.local_addr().map_err(io)?;
-
-    let emulator = Emulator::new(Options::default());
-    emulator.create_topic(TOPIC).map_err(refused)?;
-    for subscription in [SUBSCRIPTION, INBOX_SUBSCRIPTION] {
-        let options = SubscriptionOptions::default();
-        emulator.create_subscription(subscription, TOPIC, options).map_err(refused)?;
-    }
     let mut servers = JoinSet::new();
-    servers.spawn({
-        let emulator = emulator.clone();
-        async move { emulator.serve(listener, std::future::pending()).await }
-    });
-    prepare(&url).await?;
+    let (emulator, pubsub) = embedded_pubsub(&mut servers).await?;
+    let database = prepare(&url).await?;
     print(&format!(
         "Postgres {} at {url}\nPub/Sub at PUBSUB_EMULATOR_HOST={pubsub}\n",
         installation.version
@@ -103,17 +101,13 @@ async fn demo(
 
     let ledger = Arc::new(Ledger::default());
     let stop = Shutdown::new();
-    let mut services = JoinSet::new();
-    let relay_config = relay_config(tree, &url, &pubsub.to_string())?;
-    services.spawn({
-        let stop = stop.clone();
-        async move { Box::pin(relay(relay_config, &stop)).await }
-    });
+    let mut relay = RelayProcess::new(url.clone(), pubsub.to_string(), PROJECT);
+    relay.start().map_err(relay_error)?;
     let endpoint = Endpoint::emulator(&pubsub.to_string()).map_err(demo_error)?;
     let read_model =
-        ReadModel::create(|database| postgres.url(database), INBOX_SUBSCRIPTION, endpoint).await?;
-    let kept = read_model.keep(stop.clone());
-    services.spawn(async move { kept.await.map_err(Error::Inbox) });
+        ReadModel::create(|name| postgres.url(name), INBOX_SUBSCRIPTION, endpoint).await?;
+    let mut consumer = JoinSet::new();
+    consumer.spawn(read_model.keep(stop.clone()));
     servers.spawn({
         let (ledger, host) = (Arc::clone(&ledger), format!("http://{pubsub}"));
         async move {
@@ -124,24 +118,56 @@ async fn demo(
     });
 
     let began = Instant::now();
-    let producing = produce(&url, rows, &ledger);
+    let faults = async {
+        match demo.calm {
+            true => Ok(()),
+            false => strike(&mut relay, &emulator, &database, &ledger).await,
+        }
+    };
     tokio::select! {
-        produced = producing => produced?,
+        done = async { tokio::try_join!(produce(&url, &demo.rows, &ledger), faults) } => drop(done?),
         () = shutdown.requested() => {}
-        Some(ended) = services.join_next() => return service_ended(ended),
     }
-    let (produced_in, arrived_after) = (began.elapsed(), arrival(&ledger).await);
+    let produced_in = began.elapsed();
+    // A stop may have come while things went wrong.
+    emulator.clear_faults();
+    relay.start().map_err(relay_error)?;
+    arrival(&ledger).await;
     let comparison = read_model.compare(ARRIVAL_MAX).await?;
+    let dead = database.query_one(&*DEAD, &[]).await.map_err(demo_error)?.get(0);
+    database.close().await;
     read_model.close().await;
     stop.request();
-    while let Some(ended) = services.join_next().await {
-        service_ended(ended)?;
+    for ended in consumer.join_all().await {
+        ended.map_err(Error::Inbox)?;
     }
-    report(&ledger, DemoTimes { produced_in, arrived_after }, comparison)
+    let result = DemoResult { sum: ledger.sum(), produced_in, comparison, dead };
+    print(&result.text())?;
+    match result.is_as_promised() {
+        true => Ok(()),
+        false => Err(Error::refused(Code::DemoFailed, "the promise was broken".to_owned())),
+    }
+}
+
+/// Starts Pub/Sub with a topic, and with the subscriptions of the subscriber and the consumer.
+async fn embedded_pubsub(servers: &mut JoinSet<()>) -> Result<(Emulator, SocketAddr), Error> {
+    let io = |source| Error::Io { action: "listen on 127.0.0.1".into(), source };
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
+    let address = listener.local_addr().map_err(io)?;
+    let emulator = Emulator::new(Options::default());
+    emulator.create_topic(TOPIC).map_err(refused)?;
+    for subscription in [SUBSCRIPTION, INBOX_SUBSCRIPTION] {
+        let options = SubscriptionOptions::default();
+        emulator.create_subscription(subscription, TOPIC, options).map_err(refused)?;
+    }
+    let served = emulator.clone();
+    servers.spawn(async move { served.serve(listener, std::future::pending()).await });
+    Ok((emulator, address))
 }
 
 /// Creates tables, publication and slot, as `walrelay init` does, and a business table.
-async fn prepare(url: &str) -> Result<(), Error> {
+/// Returns the connection.
+async fn prepare(url: &str) -> Result<SqlClient, Error> {
     let connect = ConnectConfig::parse(url, &PgEnv::default()).map_err(|_| unfit("the URL"))?;
     let client = connect_sql(&connect).await?;
     let outbox = Outbox {
@@ -152,75 +178,60 @@ async fn prepare(url: &str) -> Result<(), Error> {
     };
     walrelay_outbox_admin::init(&client, &InitOptions::new(outbox)).await?;
     client.batch_execute(&CREATE_ORDERS).await.map_err(demo_error)?;
-    client.close().await;
-    Ok(())
+    Ok(client)
 }
 
-fn relay_config(tree: fn() -> Command, url: &str, pubsub: &str) -> Result<RunConfig, Error> {
-    let variables = [("PUBSUB_EMULATOR_HOST", pubsub), ("PUBSUB_PROJECT_ID", PROJECT)];
-    let environment = Environment::new(variables);
-    let arguments = ["walrelay", "run", "--database-url", url, "--project", PROJECT];
-    let matches = tree().try_get_matches_from(arguments);
-    let matches = matches.map_err(|_| unfit("the options"))?;
-    let matches = matches.subcommand_matches("run").ok_or_else(|| unfit("the command"))?;
-    let run = Run::from_arg_matches(matches).map_err(|_| unfit("the options"))?;
-    let mut checks = Checks::new(&environment, tree);
-    let config = run.config(&mut checks);
-    config.ok_or(Error::Config(checks.problems))
-}
-
-/// Waits until everything committed has arrived. Returns the waiting time.
-async fn arrival(ledger: &Ledger) -> Duration {
+/// Waits until everything committed has arrived.
+async fn arrival(ledger: &Ledger) {
     let began = Instant::now();
     while !ledger.is_complete() && began.elapsed() < ARRIVAL_MAX {
         sleep(Duration::from_millis(20)).await;
     }
-    began.elapsed()
 }
 
-/// The times of a demo.
-struct DemoTimes {
+/// The result of a demo.
+struct DemoResult {
+    sum: Sum,
     /// How long the producer wrote.
     produced_in: Duration,
-    /// How long the last row took after its commit.
-    arrived_after: Duration,
-}
-
-fn report(
-    ledger: &Ledger,
-    DemoTimes { produced_in, arrived_after }: DemoTimes,
     comparison: Comparison,
-) -> Result<(), Error> {
-    let sum = ledger.sum();
-    print(&format!(
-        "committed {} rows (and rolled {} back) in {:.1} s, delivered {}, lost {}, \
-         out of order {}, duplicates {}; the last arrived {:.0} ms after its commit\n",
-        sum.committed,
-        sum.rolled_back,
-        produced_in.as_secs_f64(),
-        sum.delivered,
-        sum.lost(),
-        sum.out_of_order,
-        sum.duplicates,
-        arrived_after.as_secs_f64() * 1_000.0,
-    ))?;
-    let Comparison { orders, different, applied, missing, repeated } = comparison;
-    print(&format!(
-        "applied {applied} events to the read model, not applied {missing}, applied twice {repeated}; \
-         {} of {orders} orders are as in the source\n",
-        orders - different
-    ))?;
-    match (sum.lost(), sum.out_of_order, comparison.is_equal()) {
-        (0, 0, true) => Ok(()),
-        _ => Err(Error::refused(Code::DemoFailed, "the promise was broken".to_owned())),
+    /// Rows in dispatch state that cannot be published.
+    dead: i64,
+}
+
+impl DemoResult {
+    fn is_as_promised(&self) -> bool {
+        self.sum.lost() == 0 && self.sum.out_of_order == 0 && self.comparison.is_equal()
+    }
+
+    fn text(&self) -> String {
+        let Self { sum, produced_in, comparison, dead } = self;
+        let Comparison { orders, different, applied, missing, repeated } = comparison;
+        let dead = match dead {
+            0 => String::new(),
+            dead => format!(
+                "dead       {dead} row that no topic can take, on record and in nobody's way\n"
+            ),
+        };
+        format!(
+            "\ncommitted  {} rows in {:.1} s, and {} more were rolled back\n\
+             delivered  {} of them: lost {}, out of order {}, delivered twice {}\n\
+             applied    {applied} events: not applied {missing}, applied twice {repeated}; {} of {orders} orders are as \
+             in the source\n{dead}",
+            sum.committed,
+            produced_in.as_secs_f64(),
+            sum.rolled_back,
+            sum.delivered,
+            sum.lost(),
+            sum.out_of_order,
+            sum.duplicates,
+            orders - different
+        )
     }
 }
 
-fn service_ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
-    match ended {
-        Ok(ended) => ended,
-        Err(error) => Err(demo_error(error)),
-    }
+fn relay_error(source: io::Error) -> Error {
+    Error::Io { action: "start the relay".into(), source }
 }
 
 fn demo_error(error: impl std::error::Error + 'static) -> Error {

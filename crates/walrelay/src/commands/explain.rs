@@ -18,7 +18,7 @@ use crate::plan::Plan;
     after_help = "Examples:\n  walrelay explain slot-lost\n  walrelay explain"
 )]
 pub(crate) struct Explain {
-    /// The code, as an error shows it in `error[CODE]`. Without a code, all codes are listed.
+    /// The code, as an error shows it in `error[CODE]`, or an exit code. Without a code, all codes are listed.
     #[arg(value_name = "CODE")]
     code: Option<String>,
     #[command(flatten)]
@@ -30,7 +30,7 @@ impl Explain {
         let format = self.output.output;
         Some(Plan::new(async move |_| match &self.code {
             Some(code) => explain(code, format),
-            None => list(format),
+            None => list(|_| true, format),
         }))
     }
 }
@@ -39,6 +39,9 @@ impl Explain {
 fn explain(code: &str, format: OutputFormat) -> Result<(), Error> {
     let wanted = code.trim().trim_start_matches("error[").trim_end_matches(']');
     let wanted = wanted.to_ascii_lowercase();
+    if let Ok(exit_code) = wanted.parse::<u8>() {
+        return list(|it| it.exit().code() == exit_code, format);
+    }
     let Some(known) = Code::ALL.iter().find(|known| known.name() == wanted) else {
         let what = format!("no error has the code {code:?}{}", similar(&wanted));
         return Err(Error::refused(Code::ErrorCodeUnknown, what));
@@ -65,9 +68,14 @@ impl ExplainedCode {
     }
 }
 
-/// Prints one line for each code, with its cause.
-fn list(format: OutputFormat) -> Result<(), Error> {
-    let mut codes: Vec<_> = Code::ALL.iter().copied().map(ExplainedCode::of).collect();
+/// Prints one line for each of these codes, with its cause.
+fn list(is_meant: impl Fn(Code) -> bool, format: OutputFormat) -> Result<(), Error> {
+    let codes = Code::ALL.iter().copied().filter(|code| is_meant(*code));
+    let mut codes: Vec<_> = codes.map(ExplainedCode::of).collect();
+    if codes.is_empty() {
+        let what = "no error ends with this exit code; `walrelay help` lists the exit codes";
+        return Err(Error::refused(Code::ErrorCodeUnknown, what.to_owned()));
+    }
     codes.sort_unstable_by_key(|explained| explained.code);
     let line = |it: &ExplainedCode| format!("{:<36} {}\n", it.code, it.cause);
     print_result(format, &codes, || codes.iter().map(line).collect())
@@ -111,6 +119,15 @@ mod tests {
         for wrong in ["slot-los", "Slot-Lots", "slotlost"] {
             let refused = explain(wrong, OutputFormat::Text).expect_err("no such code");
             assert!(refused.report().contains("similar: slot-lost"), "{}", refused.report());
+        }
+    }
+
+    #[test]
+    fn an_exit_code_is_explained_by_the_codes_that_end_with_it() {
+        explain("5", OutputFormat::Text).expect("slot-lost");
+        for none in ["0", "99"] {
+            let refused = explain(none, OutputFormat::Text).expect_err("no error ends so").report();
+            assert!(refused.contains("walrelay help"), "{refused}");
         }
     }
 

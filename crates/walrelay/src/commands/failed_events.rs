@@ -17,4 +17,4 @@ pub(super) use event::{EventDetail, EventMessage, FailedEvent, MissingPart, Page
 pub(super) use list::{EventList, list};
 pub(super) use page::EventGroup;
 pub(super) use show::show;
-pub(super) use side::{EventChange, FailedEvents};
+pub(super) use side::{EventChange, FailedEvents, PREFIX_MIN, meant, whole_id};

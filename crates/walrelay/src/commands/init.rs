@@ -19,12 +19,13 @@ use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
 use crate::config::{ChangeMode, ChangeOptions, Checks, DefinitionNeed, topic_settings};
 use crate::error::Error;
 use crate::options::arguments::ConfirmArgs;
+use crate::options::choices::Verbosity;
 use crate::options::values::{shard_count, topic_to_create, word};
 use crate::options::{
     ARGUMENTS, DatabaseOptions, DefinitionOptions, MessageOptions, OWN_OPTIONS, OutputOptions,
     PubSubOptions, SqlOption, TopicOptions,
 };
-use crate::output::print;
+use crate::output::{print, print_result};
 use crate::plan::Plan;
 
 const PARTITION_SPANS: &[(&str, PartitionSpan)] =
@@ -115,6 +116,7 @@ struct InitConfig {
     already_there: ExistingRows,
     /// Consent to the loss that is accepted, and output.
     options: ChangeOptions,
+    verbosity: Verbosity,
 }
 
 /// The topics that `init` creates.
@@ -185,6 +187,7 @@ impl Init {
                 (true, None) => ExistingRows::Published,
                 (true, Some(column)) => ExistingRows::Unpublished { column },
             },
+            verbosity: checks.verbosity,
             options: ChangeOptions {
                 // Otherwise no row is left unpublished that nobody has named.
                 mode: match self.unpublished_column.is_some() {
@@ -220,7 +223,8 @@ async fn init(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
         let plans = shards.iter().map(InitPlan::new).collect::<Result<Vec<_>, _>>()?;
         return print(&InitPlan::joined(plans).script());
     };
-    let terminal = Terminal::new(config.options, shutdown);
+    let verbosity = config.verbosity;
+    let terminal = Terminal { verbosity, ..Terminal::new(config.options, shutdown) };
     let existing = &config.already_there;
     let columns = &config.router.columns;
     let done = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
@@ -237,7 +241,7 @@ async fn init(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
     });
     let Some((report, topics)) = done.await? else { return Ok(()) };
     let json = InitJson::new(&report, &topics);
-    terminal.print_result(Some(&()), |()| String::new(), |()| json)?;
+    print_result(config.options.format, &json, || json.text())?;
     topics.refused.map_or(Ok(()), |error| Err(error.into()))
 }
 
@@ -255,6 +259,18 @@ struct TopicJson<'a> {
 }
 
 impl<'a> InitJson<'a> {
+    fn text(&self) -> String {
+        let is_there = |it: &&TopicJson<'_>| it.result == TopicResult::AlreadyThere;
+        let there = self.report.already_there.len() + self.topics.iter().filter(is_there).count();
+        let is_created = |it: &TopicJson<'_>| it.result == TopicResult::Created;
+        match !self.report.created.is_empty() || self.topics.iter().any(is_created) {
+            false => {
+                format!("nothing to do: {there} object(s) are there already (-v lists them)\n")
+            }
+            true => "next: `walrelay check`, then `walrelay run`\n".to_owned(),
+        }
+    }
+
     fn new(report: &'a InitReport, topics: &'a CreatedTopics) -> Self {
         let topic = |(topic, result): &'a (String, _)| TopicJson { topic, result: *result };
         Self { report, topics: topics.all.iter().map(topic).collect() }

@@ -24,7 +24,7 @@ pub(crate) struct Man {
 
 impl Man {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        let command = (checks.tree)();
+        let command = (checks.program.command)();
         Some(Plan::new(async move |_| write_pages(&self.directory, command)))
     }
 }

@@ -15,7 +15,7 @@ use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::maintenance::{Maintenance, MaintenanceTask};
 use walrelay_outbox_replay::recovery::{self, Fill, RecoveryEnd};
 use walrelay_outbox_replay::{SlotSnapshot, rows_of_transaction};
-use walrelay_outbox_store::{Condition, Definition, note_wait, read_relay_row};
+use walrelay_outbox_store::{Condition, Definition, Outbox, note_wait, read_relay_row};
 use walrelay_pg_client::{connect_outbox, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
@@ -28,7 +28,8 @@ use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::SendFailurePosition;
 
-use super::shared::definition_on_record::definition_on_record;
+use super::shared::activity::Activity;
+use super::shared::definition_on_record::named_outbox;
 use super::shared::telemetry_export::with_telemetry;
 use crate::config::{Checks, DefinitionNeed, OnSlotLost};
 use crate::error::fixes::relay::stop_reason;
@@ -94,6 +95,8 @@ pub(crate) struct RunConfig {
     /// Whether the given publication, tables and columns do not differ from the record. The relay
     /// then follows changes of the record.
     follows_record: bool,
+    /// The slot if it is given, without the number of a shard.
+    given_slot: Option<String>,
     on_slot_lost: OnSlotLost,
     /// Age of the relay's own anchor. None means no anchor.
     pub(crate) anchor_keep: Option<Duration>,
@@ -137,6 +140,7 @@ impl Run {
         Some(RunConfig {
             settings,
             follows_record,
+            given_slot: self.options.database.slot.clone(),
             on_slot_lost: self.on_slot_lost,
             anchor_keep: self.anchor_keep.0,
             maintenance,
@@ -193,8 +197,10 @@ struct RelayProcess<'a> {
 
 impl RelayProcess<'_> {
     async fn run(&self, served: Observed, spans: Option<Spans>) -> Result<(), Error> {
-        let _endpoints = http::start(self.config.http, served).await?;
         let mut settings = self.config.settings.clone();
+        log_start(&settings, self.config.http);
+        let _endpoints = http::start(self.config.http, served.clone()).await?;
+        let _activity = Activity::RELAY.report(served);
         let publisher =
             GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
         tokio::select! {
@@ -211,14 +217,16 @@ impl RelayProcess<'_> {
                 return Ok(());
             };
             let changed = match self.config.follows_record {
-                true => changed_outbox(&settings).await,
+                true => changed_outbox(&settings, self.config.given_slot.as_deref()).await,
                 false => None,
             };
             let Some((change, recorded)) = changed else { return Err(error) };
             tracing::warn!(error = %Chain(&error), change, "the outbox on record has changed; following it");
             let outbox = &mut settings.relay.outbox;
+            outbox.slot = outbox.shard.name(&recorded.slot);
             outbox.publication = outbox.shard.name(&recorded.publication);
             outbox.tables = recorded.tables;
+            self.metrics.set_info(outbox);
             settings.relay.router.columns = recorded.columns;
         }
     }
@@ -329,6 +337,24 @@ impl RelayProcess<'_> {
     }
 }
 
+/// Logs what this relay is and works on.
+fn log_start(settings: &Settings, http: Option<SocketAddr>) {
+    let Settings { relay, pubsub, .. } = settings;
+    let Outbox { slot, publication, tables, .. } = &relay.outbox;
+    let tables: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        slot,
+        publication,
+        tables = tables.join(", "),
+        topics = %relay.router.topic,
+        project = relay.router.project,
+        pubsub = %pubsub.publisher.endpoint,
+        http = http.map(|it| it.to_string()),
+        "the relay starts"
+    );
+}
+
 /// Returns the states that the process waits for. By default a long-running relay waits for a new
 /// slot, too. The operator can choose the exit code instead. A run that ends by itself waits for
 /// nothing: a job that never ends hides the reason.
@@ -359,13 +385,21 @@ async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
 }
 
 /// Returns the definition on record if it is no longer that of the settings, and the difference:
-/// `init` has added a table, or a table was renamed. None also if nothing can be read.
-async fn changed_outbox(settings: &Settings) -> Option<(String, Definition)> {
+/// `init` has added a table, or a table was renamed. A relay that was started before `init` may learn
+/// its slot. None also if nothing can be read.
+async fn changed_outbox(
+    settings: &Settings,
+    given_slot: Option<&str>,
+) -> Option<(String, Definition)> {
     let Settings { connect, relay, .. } = settings;
-    let reading = definition_on_record(connect, relay.outbox.base_slot());
-    let recorded = timeout(SEARCH_TIMEOUT, reading).await.ok()?.ok()?;
+    let reading = named_outbox(connect, given_slot);
+    let recorded = timeout(SEARCH_TIMEOUT, reading).await.ok()?.ok()?.definition.ok()?;
     let here = Definition::of(&relay.outbox, &relay.router.columns);
-    here.difference_from(&recorded).map(|change| (change, recorded))
+    let change = match here.slot == recorded.slot {
+        true => here.difference_from(&recorded)?,
+        false => format!("the slot is {}", recorded.slot),
+    };
+    Some((change, recorded))
 }
 
 /// Adds the event ids to the error about a row that the server cannot send. The search compares

@@ -1,5 +1,6 @@
 //! Parts of several commands.
 
+pub(super) mod activity;
 pub(super) mod answer_timeout;
 pub(super) mod cancellable;
 mod consent;

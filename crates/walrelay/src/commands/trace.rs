@@ -9,13 +9,15 @@ use walrelay_core::ColumnNames;
 use walrelay_errors::Code;
 use walrelay_inbox::InboxError;
 use walrelay_inbox_admin::event_commands::ConsumerGeneration;
-use walrelay_inbox_admin::outbox_trace::{LEFT_OUT, trace_dispatch, trace_outbox};
+use walrelay_inbox_admin::outbox_trace::{LEFT_OUT, outbox_ids_like, trace_dispatch, trace_outbox};
 use walrelay_outbox_admin::protocols::{
     column_of, every_shard, refuse_without_outbox, time_column_of,
 };
 use walrelay_outbox_replay::read_row_filter;
 use walrelay_pg_client::{SqlClient, TimeType, connect_outbox, connect_shared};
+use walrelay_pubsub::parse_rfc3339;
 
+use crate::commands::failed_events::{PREFIX_MIN, meant};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{Checks, DatabaseConfig, InboxPlace};
 use crate::error::{Error, NAME_INBOXES};
@@ -31,7 +33,7 @@ use crate::plan::Plan;
     after_help = "Example:\n  walrelay trace 6f1c9a9e-…"
 )]
 pub(crate) struct Trace {
-    /// Event id.
+    /// Event id, or its first six characters or more.
     #[arg(value_name = "ID")]
     id: String,
     #[command(flatten)]
@@ -68,12 +70,15 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// A database cannot be reached or refuses, the event is nowhere, an inbox lacks it, or there is no
-    /// inbox to search.
+    /// A database cannot be reached or refuses, the event is nowhere, or an inbox lacks it.
     async fn run(&self, scope: &TraceScope) -> Result<(), Error> {
         let outbox = connect_outbox(&scope.database.connect).await?;
         refuse_without_outbox(&outbox, &scope.database.outbox).await?;
-        let found = trace(&outbox, &self.id, scope).await?;
+        let mut found = trace(&outbox, &self.id, scope).await?;
+        if found.is_nowhere() && self.id.len() >= PREFIX_MIN {
+            let id = whole_id(&outbox, &self.id, scope).await?;
+            found = trace(&outbox, &id, scope).await?;
+        }
         outbox.close().await;
         print_result(self.output.output, &found, || found.text())?;
         found.verdict()
@@ -87,6 +92,9 @@ type TracedRow = Value;
 #[derive(Debug, Default, Serialize)]
 struct EventTrace {
     event_id: String,
+    /// When it was written, by the row of the outbox.
+    #[serde(skip)]
+    occurred_at: Option<String>,
     /// The row of the outbox.
     outbox: TracedRow,
     /// The row of dispatch state.
@@ -131,11 +139,15 @@ impl TracedMessage {
 }
 
 impl EventTrace {
+    fn is_nowhere(&self) -> bool {
+        self.inboxes.values().chain([&self.outbox, &self.dispatch]).all(Value::is_null)
+    }
+
     /// Checks that the event is where it should be, as far as that is known.
     fn verdict(&self) -> Result<(), Error> {
         let event_id = &self.event_id;
         let has_inboxes = !self.inboxes.is_empty();
-        if self.inboxes.values().chain([&self.outbox, &self.dispatch]).all(Value::is_null) {
+        if self.is_nowhere() {
             let inboxes = match has_inboxes {
                 true => "and in no inbox",
                 false => "and there was no inbox to search",
@@ -143,12 +155,6 @@ impl EventTrace {
             let what =
                 format!("event {event_id:?} is in no outbox, in no dispatch state, {inboxes}");
             return Err(Error::refused(Code::TraceFoundNothing, what));
-        }
-        if !has_inboxes {
-            let what = format!(
-                "whether event {event_id:?} is in an inbox is not known: the outbox's database has none"
-            );
-            return Err(Error::refused(Code::InboxNotNamed, what));
         }
         let lacking: Vec<_> = self.not_in.iter().map(|name| visible(name)).collect();
         match lacking.as_slice() {
@@ -162,8 +168,43 @@ impl EventTrace {
         }
     }
 
+    /// Formats the steps of the event with the time since it was written. The clocks of three machines
+    /// may differ.
+    fn timeline(&self) -> String {
+        let time_of = |row: &Value, name| row[name].as_str().and_then(parse_rfc3339);
+        let occurred_at = self.occurred_at.as_deref().map(|at| at.replace(" UTC", "Z"));
+        let Some((at, written)) = occurred_at.and_then(|at| Some((parse_rfc3339(&at)?, at))) else {
+            return String::new();
+        };
+        let mut steps = Vec::new();
+        if let Some(TracedMessage { message_id, publish_time: Some(time) }) = &self.message {
+            let stored = format!("stored as message {}", visible(message_id));
+            steps.extend(parse_rfc3339(time).map(|time| (time, stored)));
+        }
+        for (name, row) in &self.inboxes {
+            let (name, status) = (visible(name), row["status"].as_str().unwrap_or_default());
+            let ended = if status == "done" { "applied" } else { status };
+            steps.extend(time_of(row, "received_at").map(|it| (it, format!("received by {name}"))));
+            steps.extend(time_of(row, "done_at").map(|it| (it, format!("{ended} by {name}"))));
+        }
+        steps.sort();
+        let mut text = format!("{:>12}  written at {written}\n", "");
+        for (time, step) in steps {
+            let (sign, elapsed) = match time.duration_since(at) {
+                Ok(elapsed) => ('+', elapsed),
+                Err(error) => ('-', error.duration()),
+            };
+            let elapsed = match elapsed.as_secs() {
+                0..10 => format!("{sign}{:.1} ms", elapsed.as_secs_f64() * 1_000.0),
+                10.. => format!("{sign}{:.1} s", elapsed.as_secs_f64()),
+            };
+            text.push_str(&format!("{elapsed:>12}  {step}\n"));
+        }
+        text
+    }
+
     fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text = self.timeline();
         let absent = "not in the table: pruned, deleted, or never committed";
         part(&mut text, "outbox", &self.outbox, absent);
         let unrecorded = match self.outbox["settled"].as_bool() {
@@ -194,6 +235,22 @@ fn is_published(row: &Value, dispatch: &Value) -> bool {
         && (dispatch.is_null() || dispatch["status"] == "published")
 }
 
+/// Returns the id of the event that a person means, who may give its first characters alone.
+async fn whole_id(outbox: &SqlClient, given: &str, scope: &TraceScope) -> Result<String, Error> {
+    let mut found = Vec::new();
+    for table in &scope.database.outbox.tables {
+        let column = column_of(outbox, table, &scope.columns.id).await?;
+        found.extend(outbox_ids_like(outbox, table, &column, given).await?);
+    }
+    for inbox in open_inboxes(outbox, &scope.inboxes).await? {
+        found.extend(inbox.consumer.ids_like(inbox.client(outbox), given).await?);
+        inbox.close().await;
+    }
+    found.sort_unstable();
+    found.dedup();
+    meant(given, found)
+}
+
 async fn trace(outbox: &SqlClient, id: &str, scope: &TraceScope) -> Result<EventTrace, Error> {
     let shards = every_shard(outbox, &scope.database.outbox).await?;
     let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
@@ -221,7 +278,7 @@ async fn trace(outbox: &SqlClient, id: &str, scope: &TraceScope) -> Result<Event
         let found = inbox.consumer.trace(client, id).await?;
         if is_published
             && found.is_null()
-            && !inbox.consumer.may_be_pruned(client, occurred_at.as_deref()).await?
+            && !inbox.consumer.may_be_absent(client, occurred_at.as_deref()).await?
         {
             not_in.push(name.clone());
         }
@@ -229,7 +286,8 @@ async fn trace(outbox: &SqlClient, id: &str, scope: &TraceScope) -> Result<Event
         inbox.close().await;
     }
     let message = TracedMessage::find(&inboxes, &dispatch);
-    Ok(EventTrace { event_id: id.to_owned(), outbox: row, dispatch, message, inboxes, not_in })
+    let event_id = id.to_owned();
+    Ok(EventTrace { event_id, occurred_at, outbox: row, dispatch, message, inboxes, not_in })
 }
 
 fn part(text: &mut String, heading: &str, row: &Value, absent: &str) {
@@ -318,16 +376,39 @@ mod tests {
     }
 
     #[test]
-    fn without_an_inbox_the_rest_is_shown_and_it_is_no_success() {
+    fn the_steps_of_an_event_are_shown_with_the_time_since_it_was_written() {
+        let done = json!({
+            "status": "done",
+            "received_at": "2026-01-31T12:00:00.5125+00:00",
+            "done_at": "2026-01-31T12:00:14.5+00:00"
+        });
+        let trace = EventTrace {
+            occurred_at: Some("2026-01-31T12:00:00.5 UTC".to_owned()),
+            message: Some(TracedMessage {
+                message_id: "4711".to_owned(),
+                publish_time: Some("2026-01-31T12:00:00.4997Z".to_owned()),
+            }),
+            inboxes: BTreeMap::from([("billing".to_owned(), done)]),
+            ..settled()
+        };
+        let expected = "              written at 2026-01-31T12:00:00.5Z
+     -0.3 ms  stored as message 4711
+    +12.5 ms  received by billing
+     +14.0 s  applied by billing
+";
+        assert_eq!(trace.timeline(), expected);
+        assert_eq!(settled().timeline(), "", "without a time there is none");
+    }
+
+    #[test]
+    fn without_an_inbox_the_rest_is_shown() {
         let text = settled().text();
         assert!(text.contains("settled            true"), "{text}");
         assert!(text.contains("was published at the first attempt"), "{text}");
         let pending = EventTrace { outbox: json!({ "settled": false }), ..settled() };
         assert!(pending.text().contains("is not published yet"), "{}", pending.text());
         assert!(text.contains("inbox\n  not searched") && text.contains("--inbox NAME="), "{text}");
-        let error = settled().verdict().expect_err("it may be anywhere");
-        assert_eq!(error.exit().code(), 2);
-        assert!(error.report().contains("--inbox NAME="), "{}", error.report());
+        assert!(settled().verdict().is_ok(), "the question was where the event is");
 
         let unknown = EventTrace::default().text();
         assert!(!unknown.contains("is not published yet"), "{unknown}");

@@ -3,16 +3,21 @@
 use std::ffi::OsString;
 
 use clap::FromArgMatches as _;
-use walrelay_outbox_store::{Definition, Shard};
+use walrelay_outbox_store::Shard;
 use walrelay_pg_client::Schema;
 
-use super::checks::Checks;
-use super::definition_place::DefinitionPlace;
+use super::checks::{Checks, Program};
+use super::definition_place::{DefinitionPlace, NamedOutbox};
 use super::environment::Environment;
 use super::layers::{CommandLine, Refusal};
 use crate::cli::{self, Cli};
-use crate::options::choices::LogFormat;
+use crate::options::choices::{LogFormat, Verbosity};
 use crate::plan::{CommandEnd, Plan, Service};
+
+const PROGRAM: Program = Program {
+    command: cli::command,
+    check: |arguments, environment| Config::parse(arguments, environment).map(drop),
+};
 
 /// A command and its complete configuration.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ pub(crate) struct LogConfig {
     pub(crate) format: Option<LogFormat>,
     /// A filter in the syntax of `RUST_LOG`.
     pub(crate) filter: String,
+    /// Whether lines of text have time and module. Those of a command for a person have neither.
+    pub(crate) has_origins: bool,
 }
 
 /// Reads arguments (the first is the program's name), environment and configuration file.
@@ -73,20 +80,23 @@ impl Config {
     pub(crate) fn new(
         line: CommandLine,
         environment: &Environment,
-        recorded: Option<Definition>,
+        outbox: Option<NamedOutbox>,
     ) -> Result<Self, Refusal> {
         let has_json_output = line.has_json_output;
         let ((general, plan), checks) =
             checked(line, environment, |Cli { general, command }, checks| {
-                if let Some(recorded) = recorded {
-                    checks.definition = recorded;
+                if let Some(NamedOutbox { slot, definition }) = outbox {
+                    match definition {
+                        Ok(recorded) => checks.definition = recorded,
+                        Err(_) => checks.definition.slot = slot,
+                    }
                 }
                 Some((general, command.plan(checks)?))
             })?;
-        let level = match (general.verbose, general.quiet) {
-            (true, _) => "debug",
-            (false, true) => "warn",
-            (false, false) => "info",
+        let level = match general.verbosity() {
+            Verbosity::Verbose => "debug",
+            Verbosity::Quiet => "warn",
+            Verbosity::Normal => "info",
         };
         let filter = general.log_level.unwrap_or_else(|| level.to_owned());
         let default_format = match (plan.end, has_json_output) {
@@ -94,7 +104,9 @@ impl Config {
             (CommandEnd::Finishes | CommandEnd::Interrupted, true) => Some(LogFormat::Json),
             (CommandEnd::Finishes | CommandEnd::Interrupted, false) => Some(LogFormat::Text),
         };
-        let log = LogConfig { format: general.log_format.or(default_format), filter };
+        let format = general.log_format.or(default_format);
+        let has_origins = general.verbose || matches!(plan.end, CommandEnd::Stopped(_));
+        let log = LogConfig { format, filter, has_origins };
         let Checks { schema, shard, record, .. } = checks;
         Ok(Self { log, schema, shard, plan, record })
     }
@@ -117,7 +129,7 @@ pub(super) fn checked<'a, T>(
 ) -> Result<(T, Checks<'a>), Refusal> {
     let cli = Cli::from_arg_matches_mut(&mut line.matches).map_err(Refusal::Clap)?;
     let mut checks =
-        Checks { is_quiet: cli.general.quiet, ..Checks::new(environment, cli::command) };
+        Checks { verbosity: cli.general.verbosity(), ..Checks::new(environment, PROGRAM) };
     checks.take_line(line);
     let taken = take(cli, &mut checks);
     match (taken, checks.problems.is_empty()) {

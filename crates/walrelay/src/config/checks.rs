@@ -1,5 +1,7 @@
 //! Checks the values of options that depend on each other, and collects the problems.
 
+use std::ffi::OsString;
+
 use clap::Command;
 use walrelay_core::ColumnNames;
 use walrelay_errors::Code;
@@ -10,17 +12,27 @@ use super::definition_place::DefinitionPlace;
 use super::environment::Environment;
 use super::layers::{CommandLine, Refusal};
 use super::problem::{Origins, Problem};
+use crate::options::choices::Verbosity;
 use crate::options::values::looks_secret;
+
+/// The program's own command line. Commands cannot ask `cli`, which lists their files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Program {
+    /// Declares it.
+    pub(crate) command: fn() -> Command,
+    /// Checks the arguments of a command.
+    pub(crate) check: fn(Vec<OsString>, &Environment) -> Result<(), Refusal>,
+}
 
 /// Checks groups of options, and collects the problems that clap cannot find: contradicting values,
 /// and wrong variables and files. Each file in this folder adds its own groups.
 pub(crate) struct Checks<'a> {
-    /// Declares the whole command line. The files of the commands cannot ask `cli`, which lists them.
-    pub(crate) tree: fn() -> Command,
+    /// The program's own command line.
+    pub(crate) program: Program,
     /// Variables that are not options, such as those of libpq and Cloud Run.
     pub(crate) environment: &'a Environment,
-    /// Whether `--quiet` is given.
-    pub(crate) is_quiet: bool,
+    /// How much a person wants to read.
+    pub(crate) verbosity: Verbosity,
     /// Path of the configuration file.
     pub(crate) file: Option<String>,
     /// The options of the command line that `replay start` has also, for a printed command.
@@ -41,18 +53,18 @@ pub(crate) struct Checks<'a> {
 
 impl<'a> Checks<'a> {
     /// Begins without a configuration file, for the standard outbox.
-    pub(crate) fn new(environment: &'a Environment, tree: fn() -> Command) -> Self {
+    pub(crate) fn new(environment: &'a Environment, program: Program) -> Self {
         let schema = Schema::PUBLIC;
         Self {
-            tree,
+            program,
             environment,
-            is_quiet: false,
+            verbosity: Verbosity::Normal,
             file: None,
             replay_options: Vec::new(),
             origins: Origins::default(),
             shard: Shard::WHOLE,
             definition: Definition {
-                slot: String::new(),
+                slot: "walrelay".to_owned(),
                 publication: "walrelay".to_owned(),
                 tables: vec![schema.table("app_outbox")],
                 columns: ColumnNames::default(),

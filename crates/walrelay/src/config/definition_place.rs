@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use walrelay_outbox_replay::AdminError;
+use walrelay_outbox_store::Definition;
 use walrelay_pg_client::ConnectConfig;
 
 /// Where the definition of an outbox is on record.
@@ -9,10 +11,19 @@ use walrelay_pg_client::ConnectConfig;
 pub(crate) struct DefinitionPlace {
     /// Connection settings.
     pub(crate) connect: ConnectConfig,
-    /// The slot, without the number of a shard.
-    pub(crate) slot: String,
+    /// The slot if it is named, without the number of a shard.
+    pub(crate) slot: Option<String>,
     /// Whether the command works without the definition.
     pub(crate) need: DefinitionNeed,
+}
+
+/// The outbox that a command is about.
+#[derive(Debug)]
+pub(crate) struct NamedOutbox {
+    /// Its slot, without the number of a shard.
+    pub(crate) slot: String,
+    /// Its definition on record, or why there is none.
+    pub(crate) definition: Result<Definition, AdminError>,
 }
 
 /// Whether a command works without the definition of its outbox.

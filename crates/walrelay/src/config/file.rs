@@ -104,8 +104,11 @@ impl Reader<'_> {
 
     fn unknown_key(&self, key: &str) -> String {
         let kebab = key.replace('_', "-");
-        if self.keys.contains(&kebab) {
-            return format!("not an option; did you mean {kebab}?");
+        let likeness = |known: &&String| strsim::jaro(known, &kebab);
+        let closest = self.keys.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        // The threshold of clap's own tips.
+        if let Some(meant) = closest.filter(|meant| likeness(meant) > 0.7) {
+            return format!("not an option; did you mean {meant}?");
         }
         "not an option; the keys are the long names of the flags, such as park-after, also below [consumer] and \
          other commands"

@@ -136,12 +136,22 @@ pub(crate) fn effective_values(
     let mut values = Vec::new();
     layers.visit(&command, None, &matches, &mut |argument, own, origin| {
         let option = argument.get_long().unwrap_or_default();
-        if option != CONFIG {
-            values.push(effective_value(argument, own, origin));
+        let emulator = environment.get(EMULATOR_HOST).filter(|_| origin == Origin::Default);
+        match (option, emulator) {
+            (CONFIG, _) => {}
+            ("endpoint", Some(host)) => values.push(EffectiveValue {
+                option: option.to_owned(),
+                value: Some(host.to_owned()),
+                source: EMULATOR_HOST.to_owned(),
+            }),
+            (_, _) => values.push(effective_value(argument, own, origin)),
         }
     });
     Ok(values)
 }
+
+/// The variable of Google's clients that names an emulator.
+const EMULATOR_HOST: &str = "PUBSUB_EMULATOR_HOST";
 
 fn effective_value(argument: &Arg, matches: &ArgMatches, origin: Origin) -> EffectiveValue {
     let raw = matches.get_raw(argument.get_id().as_str());
@@ -149,13 +159,47 @@ fn effective_value(argument: &Arg, matches: &ArgMatches, origin: Origin) -> Effe
     let text = texts.map(|texts| texts.join(","));
     EffectiveValue {
         option: argument.get_long().unwrap_or_default().to_owned(),
-        value: text.map(|text| if may_hold_secret(argument) { "***".to_owned() } else { text }),
+        value: match text {
+            Some(text) if may_hold_secret(argument) => Some(masked(&text)),
+            Some(text) => Some(text),
+            None => documented_default(argument),
+        },
         source: match origin {
             Origin::CommandLine => "command line".to_owned(),
             Origin::Environment(name) | Origin::File(name) => name,
             Origin::Default => "default".to_owned(),
         },
     }
+}
+
+/// Returns what the help says about the value of an option that is not set.
+fn documented_default(argument: &Arg) -> Option<String> {
+    let help = argument.get_help()?.to_string();
+    let (_, default) = help.split_once("[default: ")?;
+    default.split_once(']').map(|(default, _)| default.replace('`', ""))
+}
+
+/// Hides what may be a password in a value, and leaves user and host of a URL.
+fn masked(text: &str) -> String {
+    const HIDDEN: &str = "***";
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return if looks_secret(text) { HIDDEN } else { text }.to_owned();
+    };
+    let (address, parameters) = match rest.split_once('?') {
+        Some((address, parameters)) if looks_secret(parameters) => (address, "?***".to_owned()),
+        Some((address, parameters)) => (address, format!("?{parameters}")),
+        None => (rest, String::new()),
+    };
+    let address = match address.rsplit_once('@') {
+        // The mark may belong to the password.
+        None if rest.contains('@') => return format!("{scheme}://{HIDDEN}"),
+        None => address.to_owned(),
+        Some((login, place)) => match login.split_once(':') {
+            None => address.to_owned(),
+            Some((user, _)) => format!("{user}:{HIDDEN}@{place}"),
+        },
+    };
+    format!("{scheme}://{address}{parameters}")
 }
 
 /// Returns whether the innermost command has `--output json`.
@@ -414,4 +458,27 @@ fn without_urls(mut error: clap::Error) -> clap::Error {
         }
     }
     error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shown_value_hides_passwords_and_nothing_else() {
+        for (value, shown) in [
+            (
+                "postgresql://app:s3cret@db.example:5432/app?sslmode=require",
+                "postgresql://app:***@db.example:5432/app?sslmode=require",
+            ),
+            ("postgresql://app:p@ss@db/app", "postgresql://app:***@db/app"),
+            ("billing=postgresql://app@db/app", "billing=postgresql://app@db/app"),
+            ("postgresql://db/app?user=app&password=s3cret", "postgresql://db/app?***"),
+            ("host=db password=s3cret", "***"),
+            ("host=db user=app", "host=db user=app"),
+            ("localhost:8085", "localhost:8085"),
+        ] {
+            assert_eq!(masked(value), shown);
+        }
+    }
 }

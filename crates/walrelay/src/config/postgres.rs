@@ -153,12 +153,13 @@ impl Checks<'_> {
     /// Returns the outbox as one of its shards. The options name slot and publication of the whole
     /// outbox, and a shard adds its number to both.
     fn outbox_of(&mut self, options: &DatabaseOptions, shard: Shard) -> Outbox {
-        let Definition { publication: base, tables, .. } = self.definition.clone();
-        let (slot, publication) = (shard.name(&options.slot), shard.name(&base));
+        let Definition { slot: recorded, publication: base, tables, .. } = self.definition.clone();
+        let base_slot = options.slot.as_ref().unwrap_or(&recorded);
+        let (slot, publication) = (shard.name(base_slot), shard.name(&base));
         let with = "together with the number of the shard";
         if !is_slot_name(&slot) {
             let allowed = format!("1 to 63 lower-case letters, digits and underscores, {with}");
-            self.wrong("slot", &options.slot, allowed);
+            self.wrong("slot", base_slot, allowed);
         }
         if !is_identifier(&publication) {
             self.wrong("publication", &base, format!("1 to 63 bytes, {with}"));

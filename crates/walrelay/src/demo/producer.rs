@@ -38,6 +38,9 @@ const EVENTS: [&str; 4] = ["OrderPlaced", "OrderPaid", "OrderPacked", "OrderShip
 /// Creates the table of the business rows.
 pub(crate) static CREATE_ORDERS: SqlText = SqlText::new(|| sql!("producer.sql", "create_orders"));
 
+/// Counts the rows that cannot be published.
+pub(crate) static DEAD: SqlText = SqlText::new(|| sql!("producer.sql", "dead"));
+
 /// Writes rows at the configured rate, until the configured number is committed.
 ///
 /// # Errors
@@ -97,7 +100,7 @@ async fn write(
         };
         *version += 1;
         let (order, number) = (format!("order-{index}"), i64::try_from(*version).unwrap_or(0));
-        let event = EVENTS[usize::try_from(*version % 4).unwrap_or(0)];
+        let event = EVENTS[usize::try_from((*version - 1) % 4).unwrap_or(0)];
         transaction.execute(sql!("producer.sql", "write_order"), &[&order, &event]).await?;
         transaction
             .execute(sql!("producer.sql", "write_event"), &[&order, &event, &number])

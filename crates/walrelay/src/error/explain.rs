@@ -3,6 +3,9 @@
 use walrelay_errors::{Code, Coded};
 use walrelay_outbox_store::Shard;
 
+/// The address of the documentation.
+pub(crate) const DOCUMENTATION: &str = "https://github.com/walrelay/walrelay/tree/main/docs";
+
 /// The page with one section for each code.
 const PAGE: &str = include_str!("../../../../docs/reference/errors.md");
 

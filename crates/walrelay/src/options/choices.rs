@@ -69,3 +69,14 @@ pub(crate) struct ChangeOptions {
     /// Output format.
     pub format: OutputFormat,
 }
+
+/// How much a person wants to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verbosity {
+    /// Warnings and errors.
+    Quiet,
+    /// What happens.
+    Normal,
+    /// Also what is as it should be.
+    Verbose,
+}

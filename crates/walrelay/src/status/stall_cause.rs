@@ -170,7 +170,10 @@ fn step_of(reasons: &[&Reason]) -> NextStep {
     let topic_fix = topic.and_then(|reason| Some((reason, reason.fix.as_deref()?)));
     match (topic_fix, find(ReasonKind::Outage)) {
         (Some((reason, fix)), _) => {
-            NextStep { code: reason.code.clone(), ..NextStep::new(visible(fix)) }
+            let is_missing = reason.code.as_deref() == Some(Code::TopicNotFound.name());
+            let missing = reason.subject.as_deref().filter(|_| is_missing);
+            let step = missing.map_or_else(|| visible(fix), create_topic);
+            NextStep { code: reason.code.clone(), ..NextStep::new(step) }
         }
         (None, Some(_)) => outage_step(),
         (None, None) => {
@@ -293,9 +296,17 @@ fn refused(slot: &SlotReport) -> Option<Cause> {
         ),
         step: NextStep::of(
             code_of_call(call),
-            visible(&walrelay_pubsub::operator_fix(call, topic)),
+            match call == CallCode::NotFound {
+                true => create_topic(topic),
+                false => visible(&walrelay_pubsub::operator_fix(call, topic)),
+            },
         ),
     })
+}
+
+/// Returns the step that creates a topic, in any service.
+fn create_topic(topic: &str) -> String {
+    format!("create the topic: walrelay init --create-topics={}", visible(topic))
 }
 
 /// Reports rows that were spilled to dispatch state because nothing could be published, and since
@@ -366,7 +377,7 @@ mod tests {
         // Before rows are recorded, only the relay knows the reason.
         let alone = cause_of(&of(json!([outage, operator]), json!(null)));
         assert_eq!(alone.text, format!("not ready: {outage_text}; and 1 more"));
-        assert_eq!(alone.step.text, "create the topic: gcloud pubsub topics create t");
+        assert_eq!(alone.step.text, create_topic(topic));
         let topic_alone = cause_of(&of(json!([operator]), json!(null)));
         assert_eq!(topic_alone.text, format!("not ready: {topic} is refused"));
         assert_eq!(topic_alone.step, alone.step);
@@ -375,7 +386,11 @@ mod tests {
         let both = cause_of(&of(json!([outage, operator]), recorded.clone()));
         let fails = format!("publishing fails: {topic} answers NOT_FOUND, last at T2; 0 rows wait");
         assert_eq!(both.text, fails);
-        assert!(both.step.text.contains("gcloud pubsub topics create t"), "{}", both.step.text);
+        assert!(
+            both.step.text.contains("--create-topics=projects/p/topics/t"),
+            "{}",
+            both.step.text
+        );
         let another = cause_of(&of(json!([draining, operator]), recorded));
         assert_eq!(another.text, format!("{fails}; not ready: draining: asked to stop"));
         let passing = cause_of(&of(json!([outage]), json!(null)));
@@ -420,10 +435,7 @@ mod tests {
         let told = |report: &Value| cause(&parsed(report)).map(|cause| cause.text);
         let expected = Some("not ready: projects/p/topics/t is refused".to_owned());
         assert_eq!(told(&of(7, json!(null))), expected);
-        assert_eq!(
-            cause_of(&of(7, json!(null))).step.text,
-            "create the topic: gcloud pubsub topics create t"
-        );
+        assert_eq!(cause_of(&of(7, json!(null))).step.text, create_topic("projects/p/topics/t"));
         assert_eq!(told(&of(7, json!({ "unreachable": "127.0.0.1:1" }))), expected);
         assert_eq!(
             told(&of(7, json!({ "phase": "standby", "reasons": [{ "text": "standby" }] }))),

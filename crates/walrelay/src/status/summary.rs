@@ -159,7 +159,11 @@ impl Summary {
         }
         match slot.active {
             true => Self::of_streaming(report, flow),
-            false => Self::of_stopped(slot.settled_seconds, flow),
+            false => {
+                // Only a relay notes a condition.
+                let settled_seconds = slot.condition.as_ref().and(slot.settled_seconds);
+                Self::of_stopped(settled_seconds, flow)
+            }
         }
     }
 
@@ -438,7 +442,10 @@ mod tests {
             ),
             // Right after a reset a running relay is about to reconnect.
             (
-                json!({ "active": false, "lag_bytes": 2048, "settled_seconds": 3.2 }),
+                json!({
+                    "active": false, "lag_bytes": 2048, "settled_seconds": 3.2,
+                    "condition": { "phase": "streaming" }
+                }),
                 Severity::Attention,
                 "nothing streams, 2.0 KiB behind; the record of the slot was written 3 s ago",
             ),
@@ -550,13 +557,20 @@ mod tests {
     }
 
     #[test]
+    fn after_init_no_relay_is_said_to_reconnect() {
+        let fresh = json!({ "active": false, "lag_bytes": 2048, "settled_seconds": 3.2 });
+        let told = (Severity::Bad, "nothing streams, 2.0 KiB behind".to_owned(), true);
+        assert_eq!(headline(fresh), told);
+    }
+
+    #[test]
     fn dead_rows_are_told_beside_what_is_graver_with_both_things_that_help() {
         let refused = json!({ "topic": "projects/p/topics/t", "code": "NOT_FOUND", "at": "T2" });
         let cases = [
             (
                 json!({ "refused": refused }),
                 "publishing fails: projects/p/topics/t",
-                "topics create t",
+                "--create-topics=projects/p/topics/t",
             ),
             (
                 json!({ "safe_wal_bytes": 5 << 20 }),

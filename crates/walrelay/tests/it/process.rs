@@ -220,7 +220,7 @@ fn config_show_prints_every_value_with_its_source_and_no_secret() {
         ("slot", "mine", file),
         ("park-after", "1s", "WALRELAY_PARK_AFTER"),
         ("max-attempts", "20", "default"),
-        ("database-url", "***", "DATABASE_URL"),
+        ("database-url", "postgresql://relay:***@db/app", "DATABASE_URL"),
     ] {
         assert_eq!(value(&json, name), (expected.into(), source.to_owned()), "{name}");
     }

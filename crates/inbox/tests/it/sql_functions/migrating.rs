@@ -139,7 +139,7 @@ async fn a_role_of_its_own_applies_with_the_grants_of_the_readme() {
 
     let grants = first_sql(ROLES, "## A role for a consumer");
     let grants: Vec<&str> = grants.lines().filter(|l| !l.starts_with("CREATE ROLE")).collect();
-    world.run(&grants.join("\n").replace("TO walrelay_consumer", "TO inbox_reader")).await;
+    world.run(&grants.join("\n").replace("walrelay_consumer", "inbox_reader")).await;
     world.run("GRANT INSERT, SELECT, UPDATE ON balance, applied TO inbox_reader").await;
 
     let rows = visitor.query(&sql, &[]).await.unwrap();

@@ -4,6 +4,7 @@ use serde::Serialize;
 use walrelay_outbox_admin::{CheckResult, Finding};
 
 use crate::error::explain;
+use crate::options::choices::Verbosity;
 use crate::output::colour::{ColourMode, Tone};
 use crate::output::text::visible;
 
@@ -60,33 +61,34 @@ impl<'a> FindingReport<'a> {
 
 /// Lists errors first, then warnings, then successful checks.
 #[must_use]
-pub(super) fn check_text(findings: &[Finding], paint: ColourMode) -> String {
+pub(super) fn check_text(findings: &[Finding], verbosity: Verbosity, paint: ColourMode) -> String {
     let mut text = String::new();
     let mut counts = Vec::new();
     let groups = [
-        ("error", "error", "errors", Tone::Bad),
-        ("warning", "warning", "warnings", Tone::Attention),
-        ("ok", "passed", "passed", Tone::Good),
+        ("error", "✗", "error", "errors", Tone::Bad),
+        ("warning", "!", "warning", "warnings", Tone::Attention),
+        ("ok", "✓", "passed", "passed", Tone::Good),
     ];
-    for (severity, one, title, tone) in groups {
+    for (severity, mark, one, several, tone) in groups {
         let group: Vec<_> = findings.iter().filter(|it| result_of(it).0 == severity).collect();
         counts.push(match group.len() {
             1 => format!("1 {one}"),
-            count => format!("{count} {title}"),
+            count => format!("{count} {several}"),
         });
-        if group.is_empty() {
-            continue;
-        }
-        text.push_str(&format!("{}\n", paint.text(tone, title)));
-        for finding @ Finding { subject, message, fix, .. } in group {
+        let is_listed = tone != Tone::Good || verbosity == Verbosity::Verbose;
+        for finding @ Finding { subject, message, fix, .. } in
+            group.into_iter().filter(|_| is_listed)
+        {
             let code = result_of(finding).2.map_or_else(String::new, |code| format!("[{code}] "));
-            text.push_str(&format!("  {code}{}: {}\n", visible(subject), visible(message)));
+            let mark = paint.text(tone, mark);
+            text.push_str(&format!("{mark} {code}{}: {}\n", visible(subject), visible(message)));
             if !fix.is_empty() {
-                text.push_str(&format!("    fix: {fix}\n"));
+                text.push_str(&format!("  fix: {fix}\n"));
             }
         }
     }
-    format!("{text}{}\n", counts.join(", "))
+    let hint = if verbosity == Verbosity::Verbose { "" } else { " (-v lists them)" };
+    format!("{text}{}{hint}\n", counts.join(", "))
 }
 
 #[cfg(test)]
@@ -117,8 +119,8 @@ mod tests {
     #[test]
     fn what_a_producer_wrote_cannot_break_a_line_of_a_finding() {
         let hostile = Finding::error(Code::ConnectionBroken, "a\nfine", "b\x1b[2J");
-        let text = check_text(&[hostile], ColourMode::Plain);
-        assert!(text.contains("  [connection-broken] a\\nfine: b\\u{1b}[2J\n"), "{text}");
+        let text = check_text(&[hostile], Verbosity::Normal, ColourMode::Plain);
+        assert!(text.contains("✗ [connection-broken] a\\nfine: b\\u{1b}[2J\n"), "{text}");
     }
 
     #[test]
@@ -129,14 +131,15 @@ mod tests {
             Finding::error(Code::SlotLost, "c", "is so").fix("do this"),
             Finding::passed("slot", "d", "is so"),
         ];
-        let text = check_text(&findings, ColourMode::Plain);
+        let text = check_text(&findings, Verbosity::Verbose, ColourMode::Plain);
         let order: Vec<_> = text.lines().filter(|line| line.contains(": is so")).collect();
         assert_eq!(
             order,
-            ["  [slot-lost] c: is so", "  [slot-at-risk] b: is so", "  a: is so", "  d: is so"]
+            ["✗ [slot-lost] c: is so", "! [slot-at-risk] b: is so", "✓ a: is so", "✓ d: is so"]
         );
-        assert_eq!(text.lines().next(), Some("errors"));
         assert_eq!(text.lines().last(), Some("1 error, 1 warning, 2 passed"));
-        assert!(!check_text(&findings[..1], ColourMode::Plain).contains("errors\n  "));
+        let short = check_text(&findings, Verbosity::Normal, ColourMode::Plain);
+        assert!(!short.contains("✓"), "{short}");
+        assert_eq!(short.lines().last(), Some("1 error, 1 warning, 2 passed (-v lists them)"));
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 use serde::Serialize;
 
-use crate::config::{CONFIG, Checks, Config};
+use crate::config::{CONFIG, Checks};
 use crate::options::{ARGUMENTS, OutputOptions};
 use crate::output::print_result;
 use crate::plan::Plan;
@@ -32,7 +32,7 @@ impl Check {
         let file = checks.file.iter().map(|path| format!("--{CONFIG}={path}"));
         let arguments = ["walrelay".to_owned()].into_iter().chain(file);
         let arguments = arguments.chain(self.command.iter().cloned()).map(OsString::from);
-        let checked = Config::parse(arguments, checks.environment);
+        let checked = (checks.program.check)(arguments.collect(), checks.environment);
         checked.map_err(|refusal| checks.refuse(refusal)).ok()?;
         let (command, format) = (self.command.join(" "), self.output.output);
         Some(Plan::new(async move |_| {

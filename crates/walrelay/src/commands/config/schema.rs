@@ -14,7 +14,7 @@ pub(crate) struct Schema {}
 
 impl Schema {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        let text = schema(&(checks.tree)());
+        let text = schema(&(checks.program.command)());
         Some(Plan::new(async move |_| print(&text)))
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        let root = (checks.tree)();
+        let root = (checks.program.command)();
         let found =
             effective_values(root, &self.command, checks.file.as_deref(), checks.environment);
         let values = found.map_err(|refusal| checks.refuse(refusal)).ok()?;

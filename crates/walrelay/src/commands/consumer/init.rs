@@ -20,6 +20,7 @@ use crate::config::{
     Checks, {ResourceKind, topic_settings},
 };
 use crate::error::Error;
+use crate::options::choices::Verbosity;
 use crate::options::values::consumer_name;
 use crate::options::{
     ConnectionOptions,
@@ -102,6 +103,7 @@ struct SetUp {
     endpoint: Endpoint,
     /// The subscription to create, if any.
     create: Option<NewSubscription>,
+    verbosity: Verbosity,
 }
 
 impl Init {
@@ -126,7 +128,7 @@ impl Init {
             (true, Some(topic)) => self.new_subscription(checks, topic),
             (true | false, _) => None,
         };
-        Some(SetUp { subscription: subscription?, endpoint, create })
+        Some(SetUp { subscription: subscription?, endpoint, create, verbosity: checks.verbosity })
     }
 
     /// Returns the full name of the subscription: the given one, or `TOPIC.NAME`.
@@ -204,8 +206,8 @@ impl Init {
     }
 
     async fn create_missing(&self, client: &SqlClient, set_up: &SetUp) -> Result<(), Error> {
-        let (name, SetUp { subscription, endpoint, create }) = (&self.name, set_up);
-        let mut report = SetUpReport::new(self.output.output, name);
+        let (name, SetUp { subscription, endpoint, create, .. }) = (&self.name, set_up);
+        let mut report = SetUpReport::new(self.output.output, set_up.verbosity, name);
         refuse_other_encoding(client).await?;
         let is_there = walrelay_inbox::access::has_inbox(client).await.map_err(Error::Inbox)?;
         migrate_inbox(client).await.map_err(InboxError::Store)?;

@@ -16,6 +16,7 @@ use walrelay_otlp::Spans;
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
+use crate::commands::shared::activity::Activity;
 use crate::commands::shared::telemetry_export::with_telemetry;
 use crate::config::{Checks, ResourceKind};
 use crate::error::{Error, explain};
@@ -174,7 +175,9 @@ impl ConsumerProcess<'_> {
         metrics: Metrics,
         spans: Option<Spans>,
     ) -> Result<(), Error> {
-        let _endpoints = http::start(self.config.http, served).await?;
+        log_start(&self.config.settings, self.config.http);
+        let _endpoints = http::start(self.config.http, served.clone()).await?;
+        let _activity = Activity::CONSUMER.report(served);
         let consumer = tokio::select! {
             biased;
             () = self.shutdown.requested() => return Ok(()),
@@ -188,6 +191,19 @@ impl ConsumerProcess<'_> {
         let running = consumer.run(stop, metrics, self.health.clone());
         Box::pin(running).await.map_err(Error::Inbox)
     }
+}
+
+/// Logs what this consumer is and works on.
+fn log_start(settings: &Settings, http: Option<SocketAddr>) {
+    let Settings { consumer, subscription, endpoint, .. } = settings;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        consumer,
+        subscription,
+        pubsub = %endpoint,
+        http = http.map(|it| it.to_string()),
+        "the consumer starts"
+    );
 }
 
 /// Prepares the consumer. Retries temporary errors, and reports the instance as not ready

@@ -8,14 +8,14 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
 use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
-use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
+use walrelay_outbox_store::{DispatchDetail, NewDestination};
 use walrelay_pg_client::{SqlClient, TableAccess};
 
 use super::message::decode;
-use super::rows::{full_topic, in_session};
+use super::rows::{DispatchRows, full_topic, in_session};
 use crate::commands::failed_events::attributes::{KeyChange, replace, replace_repeated_key};
 use crate::commands::failed_events::files::{read, read_attributes};
-use crate::commands::failed_events::{Edited, options_of_edit, require_file};
+use crate::commands::failed_events::{Edited, options_of_edit, require_file, whole_id};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{ChangeMode, Checks};
 use crate::error::Error;
@@ -83,7 +83,7 @@ impl Edit {
         let options = options_of_edit(&self.change);
         Some(Plan::new(async move |shutdown| {
             in_session(&database, TableAccess::Update, shutdown, async |rows, client| {
-                let edited = self.edit(&rows.store, client, &wanted, options.mode);
+                let edited = self.edit(rows, client, &wanted, options.mode);
                 run_until_shutdown(edited, shutdown).await?.output(options)
             })
             .await
@@ -98,13 +98,14 @@ impl Edit {
     /// stays. Or Pub/Sub would refuse the edited message.
     async fn edit(
         &self,
-        store: &DispatchStore,
+        rows: &DispatchRows,
         client: &mut SqlClient,
         wanted: &NewRoute,
         mode: ChangeMode,
     ) -> Result<Edited, Error> {
         let files = Files::read(&self.files)?;
-        let id = &self.id;
+        let store = &rows.store;
+        let id = &whole_id(rows, client, &self.id).await?;
         let detail = store.show(client, id).await?;
         let route = route(wanted, &detail)?;
         let EditedMessage { message, changed } = files.apply_to(&detail, route.as_ref())?;

@@ -168,6 +168,10 @@ impl FailedEvents for DispatchRows {
         Ok(text)
     }
 
+    async fn ids_like(&self, client: &SqlClient, start: &str) -> Result<Vec<String>, Error> {
+        Ok(self.store.ids_like(client, start).await?)
+    }
+
     async fn show(&self, client: &SqlClient, id: &str) -> Result<EventDetail, Error> {
         Ok(message::detail_of(self.store.show(client, id).await?))
     }

@@ -10,7 +10,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::changed::ChangedEventsJson;
 use super::event::{FailedEvent, PageBegin};
-use super::side::{EventChange, FailedEvents};
+use super::side::{EventChange, FailedEvents, whole_id};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::commands::shared::operator::Terminal;
 use crate::config::{ChangeMode, ChangeOptions, Checks, OutputFormat};
@@ -214,6 +214,18 @@ struct NamedEvents<'a> {
     options: ChangeOptions,
 }
 
+async fn whole_ids<S: FailedEvents>(
+    side: &S,
+    client: &SqlClient,
+    given: &[String],
+) -> Result<Vec<String>, Error> {
+    let mut ids = Vec::new();
+    for id in given {
+        ids.push(whole_id(side, client, id).await?);
+    }
+    Ok(ids)
+}
+
 /// Acts on named events. To name an event to retry is consent: nothing is lost. A discard asks.
 /// If one of the events does not exist or is finished, none is changed.
 async fn of_ids<S: FailedEvents>(
@@ -223,7 +235,7 @@ async fn of_ids<S: FailedEvents>(
     NamedEvents { ids, options }: NamedEvents<'_>,
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
-    let mut ids = ids.to_vec();
+    let mut ids = run_until_shutdown(whole_ids(side, client, ids), shutdown).await?;
     let mut seen = HashSet::new();
     ids.retain(|id| seen.insert(id.clone()));
     let ids = &ids[..];

@@ -3,7 +3,7 @@
 use walrelay_pg_client::SqlClient;
 
 use super::page::detail_text;
-use super::side::FailedEvents;
+use super::side::{FailedEvents, whole_id};
 use crate::config::OutputFormat;
 use crate::error::Error;
 use crate::output::json::json_text;
@@ -15,7 +15,8 @@ pub(in crate::commands) async fn show<S: FailedEvents>(
     id: &str,
     format: OutputFormat,
 ) -> Result<String, Error> {
-    let detail = side.show(client, id).await?;
+    let id = whole_id(side, client, id).await?;
+    let detail = side.show(client, &id).await?;
     match format {
         OutputFormat::Json => json_text(&detail),
         OutputFormat::Text => Ok(detail_text(&detail)),

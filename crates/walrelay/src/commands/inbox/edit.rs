@@ -7,7 +7,7 @@ use walrelay_pg_client::SqlClient;
 use super::events::{InboxEvents, InboxPlace, in_session};
 use crate::commands::failed_events::attributes::replace;
 use crate::commands::failed_events::files::{read, read_attributes};
-use crate::commands::failed_events::{Edited, options_of_edit, require_file};
+use crate::commands::failed_events::{Edited, options_of_edit, require_file, whole_id};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{ChangeMode, Checks};
 use crate::error::Error;
@@ -57,6 +57,7 @@ async fn edit(
     EditFiles { payload_file, attributes_file }: &EditFiles,
     mode: ChangeMode,
 ) -> Result<Edited, Error> {
+    let id = &whole_id(events, client, id).await?;
     let (_, stored) = events.place.show(client, id).await?;
     let data = payload_file.as_ref().map(|path| read(path)).transpose()?;
     let (attributes, described) = match attributes_file {

@@ -165,6 +165,10 @@ impl FailedEvents for InboxEvents {
         Ok(String::new())
     }
 
+    async fn ids_like(&self, client: &SqlClient, start: &str) -> Result<Vec<String>, Error> {
+        Ok(self.place.ids_like(client, start).await?)
+    }
+
     async fn show(&self, client: &SqlClient, id: &str) -> Result<EventDetail, Error> {
         let (event, message) = self.place.show(client, id).await?;
         let ordering_key = event.ordering_key.clone();

@@ -1,19 +1,22 @@
 //! `walrelay emit`: writes one event with the producer's SQL function.
 
+use std::io::{read_to_string, stdin};
+
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
-use serde_json::json;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{ConnectConfig, Parameter, SCHEMA, SqlClient, connect_shared, sql};
+use walrelay_pg_client::{
+    ConnectConfig, Parameter, SCHEMA, SqlClient, connect_shared, quote_identifier, sql,
+};
 
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{Checks, OutputFormat};
 use crate::error::Error;
-use crate::options::values::json as json_value;
+use crate::options::values::json;
 use crate::options::{ARGUMENTS, ConnectionOptions, OutputOptions};
 use crate::output::print;
 use crate::plan::Plan;
@@ -36,8 +39,8 @@ pub(crate) struct Emit {
     /// Event type, as in `OrderPlaced`.
     #[arg(value_name = "EVENT_TYPE")]
     event_type: String,
-    /// Payload as JSON.
-    #[arg(value_name = "JSON", default_value = "{}", value_parser = json_value)]
+    /// Payload as JSON, or `-` for that of standard input.
+    #[arg(value_name = "JSON", value_parser = json_or_dash)]
     payload: String,
     /// Write the event only if no event has this key. If one has, print that event.
     #[arg(long, value_name = "KEY")]
@@ -61,15 +64,30 @@ impl Emit {
     /// # Errors
     ///
     /// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
-    async fn run(&self, connect: &ConnectConfig) -> Result<(), Error> {
+    async fn run(mut self, connect: &ConnectConfig) -> Result<(), Error> {
+        if self.payload == STANDARD_INPUT {
+            let read = read_to_string(stdin());
+            let text =
+                read.map_err(|source| Error::Io { action: "read standard input".into(), source })?;
+            self.payload = json(&text).map_err(|allowed| {
+                Error::unfit(format!("standard input is no {allowed}"), "give the payload as JSON")
+            })?;
+        }
         let client = connect_shared(connect).await?;
         let done = match &self.idempotency_key {
-            Some(key) => emit_once(&client, self, key).await,
-            None => emit(&client, self).await,
+            Some(key) => emit_once(&client, &self, key).await,
+            None => emit(&client, &self).await,
         };
         client.close().await;
-        print(&done?)
+        print(&done.map_err(|error| not_emitted(error, &self, connect.user()))?)
     }
+}
+
+/// The argument that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
+fn json_or_dash(text: &str) -> Result<String, String> {
+    if text == STANDARD_INPUT { Ok(text.to_owned()) } else { json(text) }
 }
 
 /// The output of `emit -o json`.
@@ -80,25 +98,31 @@ struct EmittedEvent {
     version: i64,
 }
 
-async fn emit(client: &SqlClient, event: &Emit) -> Result<String, Error> {
+async fn emit(client: &SqlClient, event: &Emit) -> Result<String, tokio_postgres::Error> {
     let payload = payload_sql(client).await?;
     // spliced: the cast of the payload.
     let sql = format!("SELECT {SCHEMA}.app_outbox_emit($1, $2, $3, {payload})");
-    let row = client.query_typed_one(&sql, &arguments(event)).await.map_err(not_emitted)?;
+    let row = client.query_typed_one(&sql, &arguments(event)).await?;
     let version: i64 = row.get(0);
     let id = event_id(client, event, version).await?;
     Ok(match event.output.output {
         OutputFormat::Json => {
-            format!("{}\n", json!(EmittedEvent { event_id: id, version }))
+            format!("{}\n", serde_json::json!(EmittedEvent { event_id: id, version }))
         }
-        OutputFormat::Text => {
-            let id = id.as_deref().unwrap_or("unknown: this role may not read app_outbox");
-            format!("version {version}, event id {id}\n")
-        }
+        OutputFormat::Text => match id {
+            Some(id) => format!("version {version}, event id {id}\nnext: `walrelay trace {id}`\n"),
+            None => {
+                format!("version {version}, event id unknown: this role may not read app_outbox\n")
+            }
+        },
     })
 }
 
-async fn emit_once(client: &SqlClient, event: &Emit, key: &str) -> Result<String, Error> {
+async fn emit_once(
+    client: &SqlClient,
+    event: &Emit,
+    key: &str,
+) -> Result<String, tokio_postgres::Error> {
     let payload = payload_sql(client).await?;
     // spliced: the cast of the payload.
     let sql = format!(
@@ -106,11 +130,14 @@ async fn emit_once(client: &SqlClient, event: &Emit, key: &str) -> Result<String
     );
     let mut arguments = arguments(event).to_vec();
     arguments.push((&key, Type::TEXT));
-    let row = client.query_typed_one(&sql, &arguments).await.map_err(not_emitted)?;
+    let row = client.query_typed_one(&sql, &arguments).await?;
     let (id, version, is_new): (String, i64, bool) = (row.get(0), row.get(1), row.get(2));
     Ok(match event.output.output {
         OutputFormat::Json => {
-            format!("{}\n", json!({ "event_id": id, "version": version, "is_new": is_new }))
+            format!(
+                "{}\n",
+                serde_json::json!({ "event_id": id, "version": version, "is_new": is_new })
+            )
         }
         OutputFormat::Text if is_new => format!("version {version}, event id {id}\n"),
         OutputFormat::Text => {
@@ -123,7 +150,7 @@ async fn emit_once(client: &SqlClient, event: &Emit, key: &str) -> Result<String
 const DATA_EXCEPTION: &str = "22";
 
 /// Returns the error of the producer's function. Its own refusals are errors of the command line.
-fn not_emitted(error: tokio_postgres::Error) -> Error {
+fn not_emitted(error: tokio_postgres::Error, event: &Emit, role: &str) -> Error {
     let code = error.as_db_error().and_then(|answer| match *answer.code() {
         // A constraint of the table has a name, and the function's refusal has none.
         SqlState::UNIQUE_VIOLATION if answer.constraint().is_none() => {
@@ -135,11 +162,25 @@ fn not_emitted(error: tokio_postgres::Error) -> Error {
         _ if answer.code().code().starts_with(DATA_EXCEPTION) => Some(Code::EventRefused),
         _ => None,
     });
-    if let Some(answer) = error.as_db_error()
-        && *answer.code() == SqlState::UNDEFINED_FUNCTION
-        // An error inside the function has a context.
-        && answer.where_().is_none()
+    // An error inside the function has a context.
+    let of_the_call = error.as_db_error().filter(|answer| answer.where_().is_none());
+    if let Some(answer) = of_the_call
+        && *answer.code() == SqlState::INSUFFICIENT_PRIVILEGE
     {
+        let function = match event.idempotency_key {
+            Some(_) => "app_outbox_emit_once",
+            None => "app_outbox_emit",
+        };
+        let role = quote_identifier(role);
+        return Error::Refused {
+            code: Code::PermissionMissing,
+            what: answer.message().to_owned(),
+            fix: Some(format!(
+                "as the owner of the function: GRANT EXECUTE ON FUNCTION {SCHEMA}.{function} TO {role}"
+            )),
+        };
+    }
+    if of_the_call.is_some_and(|answer| *answer.code() == SqlState::UNDEFINED_FUNCTION) {
         return Error::Refused {
             code: Code::OutboxTableMissing,
             what: format!("the database has no function {SCHEMA}.app_outbox_emit, which `walrelay init` creates"),
@@ -166,11 +207,8 @@ fn arguments(event: &Emit) -> [Parameter<'_>; 4] {
 
 /// Returns SQL that turns the fourth argument, which is text, into a payload. Without the function,
 /// the statement that calls it reports the error.
-async fn payload_sql(client: &SqlClient) -> Result<&'static str, Error> {
-    let found = client
-        .query_typed_opt(sql!("emit.sql", "payload_type"), &[])
-        .await
-        .map_err(AdminError::sql("read the type of the payload"))?;
+async fn payload_sql(client: &SqlClient) -> Result<&'static str, tokio_postgres::Error> {
+    let found = client.query_typed_opt(sql!("emit.sql", "payload_type"), &[]).await?;
     let payload_type = found.map(|row| row.get::<_, String>("payload_type"));
     Ok(match payload_type.as_deref() {
         Some("json") => "$4::text::json",
@@ -182,7 +220,11 @@ async fn payload_sql(client: &SqlClient) -> Result<&'static str, Error> {
 
 /// Returns the id of the event. A producer's role may emit events without the permission to read
 /// them.
-async fn event_id(client: &SqlClient, event: &Emit, version: i64) -> Result<Option<String>, Error> {
+async fn event_id(
+    client: &SqlClient,
+    event: &Emit,
+    version: i64,
+) -> Result<Option<String>, tokio_postgres::Error> {
     let found = client
         .query_typed_opt(
             sql!("emit.sql", "event_id"),
@@ -196,7 +238,7 @@ async fn event_id(client: &SqlClient, event: &Emit, version: i64) -> Result<Opti
     match found {
         Ok(row) => Ok(row.map(|row| row.get(0))),
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(None),
-        Err(error) => Err(AdminError::sql("read the event")(error).into()),
+        Err(error) => Err(error),
     }
 }
 

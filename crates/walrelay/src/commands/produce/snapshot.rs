@@ -223,7 +223,6 @@ async fn write(client: &SqlClient, command: &Snapshot, rows: u64) -> Result<Step
         let shown = progress.get_or_insert_with(|| SnapshotProgress::new(rows, &step));
         shown.update(&step);
         if step.is_done {
-            shown.end();
             return Ok(Step { written, ..step });
         }
         if let Some(rate) = command.request.rate {

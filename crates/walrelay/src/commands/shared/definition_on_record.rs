@@ -1,21 +1,31 @@
 //! Reads the record of an outbox over a connection of its own.
 
-use crate::error::Error;
-use walrelay_outbox_replay::existing_definition;
-use walrelay_outbox_store::Definition;
+use walrelay_outbox_replay::{existing_definition, slot_of_the_outbox};
 use walrelay_pg_client::{ConnectConfig, connect_sql};
 
-/// Reads the definition of the outbox with this slot, given without the number of a shard.
+use crate::config::NamedOutbox;
+use crate::error::Error;
+
+/// Finds the outbox with this slot, given without the number of a shard. Without a slot, it is the only
+/// one of the schema.
 ///
 /// # Errors
 ///
-/// Postgres cannot be reached, or has no definition of the outbox.
-pub(crate) async fn definition_on_record(
+/// Postgres cannot be reached, or has several outboxes and none is named.
+pub(crate) async fn named_outbox(
     connect: &ConnectConfig,
-    slot: &str,
-) -> Result<Definition, Error> {
+    slot: Option<&str>,
+) -> Result<NamedOutbox, Error> {
     let client = connect_sql(connect).await?;
-    let found = existing_definition(&client, slot).await;
+    let found = async {
+        let slot = match slot {
+            Some(given) => given.to_owned(),
+            None => slot_of_the_outbox(&client).await?,
+        };
+        let definition = existing_definition(&client, &slot).await;
+        Ok(NamedOutbox { slot, definition })
+    };
+    let found = found.await;
     client.close().await;
-    Ok(found?)
+    found
 }

@@ -3,6 +3,7 @@
 
 use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
 use crate::error::Error;
+use crate::options::choices::Verbosity;
 use crate::output::json::json_text;
 use crate::steps::protocol::{change_text, step_text};
 use crate::telemetry::for_this_shard;
@@ -25,6 +26,7 @@ pub(in crate::commands) struct Terminal<'a> {
     pub(in crate::commands) shutdown: &'a Shutdown,
     /// The options that a printed `replay start` repeats.
     pub(in crate::commands) replay_options: &'a [String],
+    pub(in crate::commands) verbosity: Verbosity,
 }
 
 /// What `--dry-run -o json` prints.
@@ -46,7 +48,7 @@ pub(in crate::commands) fn dry_run_text(
 
 impl<'a> Terminal<'a> {
     pub(in crate::commands) const fn new(options: ChangeOptions, shutdown: &'a Shutdown) -> Self {
-        Self { options, shutdown, replay_options: &[] }
+        Self { options, shutdown, replay_options: &[], verbosity: Verbosity::Normal }
     }
 
     /// Returns the terminal of a command that destroys nothing, and does not ask.
@@ -92,6 +94,9 @@ impl<'a> Terminal<'a> {
 
 impl StepSink<Step> for Terminal<'_> {
     fn report(&self, step: &Step) -> Result<(), BoxedError> {
+        if matches!(step, Step::AlreadyThere(_)) && self.verbosity != Verbosity::Verbose {
+            return Ok(());
+        }
         self.show_step(&step_text(step, self.replay_options)).map_err(BoxedError::new)
     }
 }

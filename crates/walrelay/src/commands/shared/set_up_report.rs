@@ -2,6 +2,7 @@
 
 use crate::config::OutputFormat;
 use crate::error::Error;
+use crate::options::choices::Verbosity;
 use crate::output::json::json_text;
 use serde::Serialize;
 
@@ -24,6 +25,7 @@ impl From<bool> for Presence {
 #[derive(Debug)]
 pub(in crate::commands) struct SetUpReport<'a> {
     format: OutputFormat,
+    verbosity: Verbosity,
     result: SetUpJson<'a>,
 }
 
@@ -45,7 +47,11 @@ struct SetUpJson<'a> {
 }
 
 impl<'a> SetUpReport<'a> {
-    pub(in crate::commands) const fn new(format: OutputFormat, consumer: &'a str) -> Self {
+    pub(in crate::commands) const fn new(
+        format: OutputFormat,
+        verbosity: Verbosity,
+        consumer: &'a str,
+    ) -> Self {
         let result = SetUpJson {
             consumer,
             subscription: String::new(),
@@ -56,7 +62,7 @@ impl<'a> SetUpReport<'a> {
             grant_commands: Vec::new(),
             grant_sql: None,
         };
-        Self { format, result }
+        Self { format, verbosity, result }
     }
 
     /// Reports an object that is there now.
@@ -65,13 +71,17 @@ impl<'a> SetUpReport<'a> {
         presence: impl Into<Presence>,
         object: String,
     ) -> Result<(), Error> {
-        let (verb, objects) = match presence.into() {
+        let presence = presence.into();
+        let (verb, objects) = match presence {
             Presence::New => ("created", &mut self.result.created),
             Presence::AlreadyThere => ("already there", &mut self.result.already_there),
         };
         let text = format!("{verb}: {object}\n");
         objects.push(object);
-        self.print(&text)
+        match presence {
+            Presence::AlreadyThere if self.verbosity != Verbosity::Verbose => Ok(()),
+            Presence::AlreadyThere | Presence::New => self.print(&text),
+        }
     }
 
     /// Reports that the consumer reads another subscription than before.
@@ -115,9 +125,20 @@ impl<'a> SetUpReport<'a> {
         subscription: &str,
         grant_sql: Option<String>,
     ) -> Result<(), Error> {
+        let SetUpJson { consumer, created, already_there, moved_from, .. } = &self.result;
+        if created.is_empty() && moved_from.is_none() {
+            let there = already_there.len();
+            self.print(&format!(
+                "nothing to do: {there} object(s) are there already (-v lists them)\n"
+            ))?;
+        } else {
+            self.print(&format!(
+                "next: `walrelay consumer run {consumer} --handler FUNCTION`; `walrelay consumer scaffold` prints a handler\n"
+            ))?;
+        }
         if let Some(sql) = &grant_sql {
             self.print(&format!(
-                "for a role of its own. The handler runs with the privileges of this role, so grant also what the handler needs:\n\n{sql}"
+                "to run it with a role of its own, which also needs the privileges of its handler: {sql}"
             ))?;
         }
         self.result.subscription = subscription.to_owned();
@@ -144,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_json_is_documented() {
-        let mut report = SetUpReport::new(OutputFormat::Json, "billing");
+        let mut report = SetUpReport::new(OutputFormat::Json, Verbosity::Normal, "billing");
         report.add(true, "consumer billing".to_owned()).expect("kept");
         report.add(false, "tables and functions of the inbox".to_owned()).expect("kept");
         report.moved("new", "old".to_owned()).expect("kept");

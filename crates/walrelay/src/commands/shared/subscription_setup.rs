@@ -181,7 +181,7 @@ fn without_dead_letters(subscription: &str, topic: &str) -> Error {
             "subscription {subscription} exists, and does not send dead letters to {topic}"
         ),
         fix: Some(format!(
-            "if the topic does not exist, `gcloud pubsub topics create {topic}`; then `gcloud pubsub subscriptions \
+            "if the topic does not exist, `walrelay init --create-topics={topic}`; then `gcloud pubsub subscriptions \
              update {subscription} --dead-letter-topic={topic} --max-delivery-attempts={DELIVERY_ATTEMPTS_MAX}`, and run \
              this command again"
         )),

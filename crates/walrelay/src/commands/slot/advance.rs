@@ -55,7 +55,8 @@ impl Advance {
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
         let slot = &outbox.slot;
-        let terminal = Terminal { options: self.change.options(), shutdown, replay_options };
+        let terminal =
+            Terminal { replay_options, ..Terminal::new(self.change.options(), shutdown) };
         let past = PastTransaction { to: self.to_lsn, discard_rows: self.discard_rows, columns };
         let advanced = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
             advance(session, outbox, past).await

@@ -1,0 +1,77 @@
+//! The line that moves at the end of a terminal, below the log. Without a terminal there is none.
+
+use std::io::{self, Write};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use tokio::time::Instant;
+
+/// Interval between messages where no line is seen: an hour of work fills one page of log.
+const LOGGED_EVERY: Duration = Duration::from_secs(10);
+
+/// The lines that are shown now. The log is written above them.
+static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Standard error for the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AboveLines;
+
+impl Write for AboveLines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LINES.suspend(|| io::stderr().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// A line that moves. Ends where it is when it is dropped.
+#[derive(Debug)]
+pub(crate) struct LiveLine {
+    bar: ProgressBar,
+    next_log: Instant,
+}
+
+impl LiveLine {
+    /// Creates a line of text.
+    pub(crate) fn of_text() -> Self {
+        Self::new(ProgressBar::no_length(), "{msg}")
+    }
+
+    /// Creates a line with the share that is done, and an estimate of the time left.
+    pub(crate) fn of_progress(whole: u64) -> Self {
+        let bar = ProgressBar::new(whole);
+        Self::new(bar, "{bar:24} {percent:>3} %  {msg}  {eta} left")
+    }
+
+    fn new(bar: ProgressBar, template: &str) -> Self {
+        let style = ProgressStyle::with_template(template).expect("a valid template");
+        let bar = LINES.add(bar).with_style(style.progress_chars("█░░"));
+        Self { bar, next_log: Instant::now() + LOGGED_EVERY }
+    }
+
+    /// Shows what is done. Without a terminal, returns whether a log message is due instead.
+    pub(crate) fn show(&mut self, done: u64, text: String) -> bool {
+        self.bar.set_position(done);
+        self.bar.set_message(text);
+        let is_due = self.bar.is_hidden() && Instant::now() >= self.next_log;
+        if is_due {
+            self.next_log = Instant::now() + LOGGED_EVERY;
+        }
+        is_due
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        self.bar.abandon();
+    }
+}
+
+/// Returns the rate of so many rows in this time.
+pub(crate) fn per_second(rows: u64, time: Duration) -> u64 {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+    rows.saturating_mul(1_000) / millis
+}
