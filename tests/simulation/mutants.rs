@@ -160,8 +160,8 @@ impl Publisher for BuggyPublisher {
             }
             let ids = request.messages.iter().map(|(row, ..)| format!("m{row}")).collect();
             let class = answer.as_ref().err().map(|failure| failure.class);
-            let postpone = |request| {
-                postponed.lock().unwrap_or_else(PoisonError::into_inner).insert(key, request);
+            let postpone = |refused| {
+                postponed.lock().unwrap_or_else(PoisonError::into_inner).insert(key, refused);
             };
             match (bug, class) {
                 (PublisherBug::RetriesInvalidBehindTheNext, Some(FailureClass::Row)) => {

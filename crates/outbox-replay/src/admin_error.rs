@@ -79,7 +79,7 @@ pub enum AdminError {
         slot: String,
     },
 
-    /// The horizon on record is older than 32 bits can tell.
+    /// The horizon on record is too old for ids of 32 bits.
     #[error(
         "the last settled transaction of slot {slot:?} on record is {age} transactions old: nobody knows which rows \
          were published"

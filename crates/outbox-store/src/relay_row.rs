@@ -49,7 +49,7 @@ impl RelayRow {
         has_horizon.then_some(self.settled_age)
     }
 
-    /// Returns whether so many transactions have run since that the server cannot tell which rows are
+    /// Returns whether so many transactions have run since that nothing shows which rows are
     /// settled.
     #[must_use]
     pub const fn is_horizon_too_old(&self) -> bool {

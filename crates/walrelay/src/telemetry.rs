@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use crate::config::{LogConfig, LogFormat};
 use crate::error::Error;
-use crate::error::explain::{DOCUMENTATION, with_shard};
+use crate::error::explain::{DOCUMENTATION, for_this_shard};
 use crate::output::live::AboveLines;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -27,7 +27,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
 use walrelay_errors::{Chain, Coded, Exit};
-use walrelay_outbox_store::Shard;
 
 /// The format of this process, once [`start`] was called.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
@@ -71,19 +70,6 @@ fn targets(filter: &str) -> Targets {
         _ => level.into(),
     };
     directives.parse().unwrap_or_default()
-}
-
-/// The shard that the command is about.
-static SHARD: OnceLock<Shard> = OnceLock::new();
-
-/// Sets the shard that the printed commands name.
-pub(crate) fn set_shard(shard: Shard) {
-    SHARD.get_or_init(|| shard);
-}
-
-/// Adds the shard that this command is about to the commands in a text.
-pub(crate) fn for_this_shard(text: &str) -> String {
-    with_shard(text, SHARD.get().copied().unwrap_or(Shard::WHOLE))
 }
 
 /// Reports the error that ends the process: as plain text, or as a line of the JSON log.

@@ -115,7 +115,6 @@ impl State {
                 repeat: Repeat::Forbidden,
                 round: 0,
                 recorded: None,
-                is_passed_over: false,
                 kind: RowOf::Copy,
             });
         }

@@ -116,11 +116,11 @@ impl State {
 
     fn check_order(&mut self, index: usize, number: RowNumber, stands_behind: Behind) {
         let Some(lane) = self.rows[index].lane else { return };
-        let Self { lanes, rows, .. } = self;
+        let Self { lanes, rows, passed_over, .. } = self;
         let Lane { rows: in_order, next, held_through, .. } = &mut lanes[lane];
         let is_passed = |at: usize| {
             let row: &RowState = &rows[at];
-            row.stored > 0 || row.is_excused || row.is_passed_over
+            row.stored > 0 || row.is_excused || passed_over.contains(&at)
         };
         while in_order.get(*next).is_some_and(|at| is_passed(*at)) {
             *next += 1;
@@ -144,7 +144,7 @@ impl State {
         }
         if stands_behind == Behind::Everything
             && let Some(later) = self.stored_behind(lane, index)
-            && self.rows[index].is_passed_over
+            && self.passed_over.contains(&index)
             && !self.rows[index].is_excused
         {
             let text = format!("row {number}, once refused, behind row {later}");
@@ -182,10 +182,9 @@ impl State {
                 && !self.calls[&call].is_late
                 && self.rows[alone].kind == RowOf::Producer;
             let is_first = lane.is_none_or(|lane| self.stored_behind(lane, alone).is_none());
-            let row = &mut self.rows[alone];
             match is_of_session && is_first {
-                true => row.is_passed_over = true,
-                false => row.is_excused = true,
+                true => drop(self.passed_over.insert(alone)),
+                false => self.rows[alone].is_excused = true,
             }
         }
         self.close(call);

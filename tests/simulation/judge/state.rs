@@ -21,9 +21,6 @@ pub(super) struct RowState {
     pub(super) recorded: Option<Status>,
     /// Whether rows behind it need not wait for it any more.
     pub(super) is_excused: bool,
-    /// Whether Pub/Sub refused the row as invalid. Rows behind it may be stored, and it may not be
-    /// stored behind them, unless it was dead in between.
-    pub(super) is_passed_over: bool,
     pub(super) kind: RowOf,
 }
 
@@ -87,6 +84,9 @@ pub(super) struct State {
     pub(super) rules: Rules,
     pub(super) started: Instant,
     pub(super) rows: Vec<RowState>,
+    /// Rows that Pub/Sub refused as invalid in this session. Rows behind them may be stored, and they
+    /// may not be stored behind those, unless they were dead in between.
+    pub(super) passed_over: BTreeSet<usize>,
     pub(super) by_number: BTreeMap<RowNumber, usize>,
     pub(super) by_position: BTreeMap<(u64, u32), usize>,
     pub(super) lanes: Vec<Lane>,
@@ -130,6 +130,7 @@ impl State {
             rules,
             started,
             rows: Vec::new(),
+            passed_over: BTreeSet::new(),
             by_number: BTreeMap::new(),
             by_position: BTreeMap::new(),
             lanes: Vec::new(),
@@ -200,7 +201,6 @@ impl State {
             round,
             recorded,
             is_excused,
-            is_passed_over: false,
             kind,
         });
     }
@@ -246,7 +246,6 @@ impl State {
             round: 0,
             recorded: None,
             is_excused: false,
-            is_passed_over: false,
             kind: RowOf::Replay,
         });
     }

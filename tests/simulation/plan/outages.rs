@@ -74,7 +74,7 @@ impl Plan {
         let mut timeline: Vec<_> = (0..40).map(|number| commit(number * 100)).collect();
         timeline.push((5_000, invalid));
         timeline.extend((0..5).map(|number| commit(6_000 + number * 6_000)));
-        if seed % 3 != 0 {
+        if !seed.is_multiple_of(3) {
             timeline.extend((0..6).map(|number| commit(36_500 + number * 10_000)));
         }
         timeline.push((118_000, Action::ExpectNoneDead));

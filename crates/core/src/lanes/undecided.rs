@@ -226,10 +226,10 @@ impl Lanes {
             // The reply for the later rows decides.
             return self.undecided_of(Topic::clone(topic), now).passed_over.extend(rows);
         }
+        let is_ready = lane.state == State::Ready;
         self.put_in_front(id, rows);
-        let lane = &mut self.table[id];
-        if lane.state != State::Ready {
-            lane.state = State::Ready;
+        if !is_ready {
+            self.table[id].state = State::Ready;
             self.ready.push_back(id);
         }
         self.debug_check(id);

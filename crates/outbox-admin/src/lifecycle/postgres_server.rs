@@ -91,7 +91,7 @@ impl Server for Postgres<'_> {
         };
         let lease = lease_of(pubsub);
         let (connect, relay) = (connect.clone(), relay.clone());
-        // A slot of this name may be new, with a new publication. The record tells what has changed
+        // A slot of this name may be new, with a new publication. The record shows what has changed
         // since the session before.
         let Outbox { publication, tables, .. } = relay.outbox.clone();
         let watch = PublicationWatch::new(publication, tables);

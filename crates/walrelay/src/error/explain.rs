@@ -1,5 +1,7 @@
 //! The texts about error codes, from the errors page, which is part of the binary.
 
+use std::sync::OnceLock;
+
 use walrelay_errors::{Code, Coded};
 use walrelay_outbox_store::Shard;
 
@@ -33,6 +35,20 @@ pub(crate) fn fix_of(error: &impl Coded) -> String {
 #[must_use]
 pub(crate) fn fix_of_shard(code: Code, shard: Shard) -> String {
     with_shard(fix(code), shard)
+}
+
+/// The shard that the command is about.
+static SHARD: OnceLock<Shard> = OnceLock::new();
+
+/// Sets the shard that the printed commands name.
+pub(crate) fn set_shard(shard: Shard) {
+    SHARD.get_or_init(|| shard);
+}
+
+/// Adds the shard that this command is about to the commands in a text.
+#[must_use]
+pub(crate) fn for_this_shard(text: &str) -> String {
+    with_shard(text, SHARD.get().copied().unwrap_or(Shard::WHOLE))
 }
 
 /// Adds `--shard` to each command in a text that is about one shard.

@@ -9,8 +9,8 @@ use walrelay_outbox_replay::replay::{
     ReadProgress, RelayWork, ReplaySource, ReplayStep, ReplayWait, Tally,
 };
 
+use crate::error::explain::for_this_shard;
 use crate::output::live::{LiveLine, per_second};
-use crate::telemetry::for_this_shard;
 
 /// Shows the steps of a replay on standard error and in the log.
 #[derive(Debug, Default)]

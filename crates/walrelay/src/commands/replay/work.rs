@@ -15,7 +15,7 @@ use super::report::{ReplayResult, ReplayResultJson};
 use crate::commands::shared::operator::Terminal;
 use crate::config::ChangeMode;
 use crate::error::Error;
-use crate::telemetry::for_this_shard;
+use crate::error::explain::for_this_shard;
 
 /// Runs `work` beside the running relay, and prints its result.
 ///

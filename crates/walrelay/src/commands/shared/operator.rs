@@ -3,10 +3,10 @@
 
 use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
 use crate::error::Error;
+use crate::error::explain::for_this_shard;
 use crate::options::choices::Verbosity;
 use crate::output::json::json_text;
 use crate::steps::protocol::{change_text, step_text};
-use crate::telemetry::for_this_shard;
 use serde::Serialize;
 use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::protocols::{AdminSession, Change, ProtocolError, Step};
