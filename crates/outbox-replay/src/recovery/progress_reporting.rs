@@ -5,7 +5,8 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{Batch, ClaimAnswer, ClaimKey, Finished, PublishFailure, RowToRecord, Topic};
 use walrelay_outbox_store::{
-    Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
+    Condition, Due, Head, ParkedKey, PublicationCheck, Reason, RecordedPage, SlotFigures, Store,
+    StoreFailure,
 };
 use walrelay_relay::stream::publisher::Publisher;
 
@@ -124,5 +125,13 @@ impl<S: Store> Store for ProgressReporting<S> {
 
     async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {
         self.inner.prune(retention).await
+    }
+
+    async fn note_condition(&mut self, condition: &Condition) -> Result<(), StoreFailure> {
+        self.inner.note_condition(condition).await
+    }
+
+    fn failure_reason(&self, failure: &StoreFailure) -> Reason {
+        self.inner.failure_reason(failure)
     }
 }
