@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
-use walrelay_testkit::postgres::{TestClient, installation_or_skip};
+use walrelay_testkit::postgres::{TestClient, installation_or_skip, resetwal_or_skip};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
@@ -17,6 +17,50 @@ async fn drop_slot_and_insert(world: &InboxDatabase, missed: u32) {
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     let more = Workload { first_number: 100, ..Workload::of_rows(missed) };
     more.insert(world.client()).await.expect("rows");
+}
+
+/// A server whose next transaction id can be moved.
+fn server_with_resetwal() -> Option<PrivatePostgres> {
+    let found = resetwal_or_skip()?;
+    Some(PrivatePostgres::start(&found, &[("wal_level", "logical")]).expect("a server"))
+}
+
+/// Makes the last settled transaction on record this many transactions old.
+async fn set_settled_age(world: &InboxDatabase, age: u64) {
+    world
+        .execute(&format!(
+            "UPDATE app_outbox_relay SET written_xid = pg_current_xact_id(), settled_xid =
+               (pg_snapshot_xmax(pg_current_snapshot())::text::numeric - {age})::text::xid8"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn a_horizon_that_is_too_old_to_compare_is_warned_of_and_recovered_by_a_time() {
+    let Some(mut server) = server_with_resetwal() else { return };
+    let Some(mut world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
+    drop_slot_and_insert(&world, 40).await;
+    server.skip_an_epoch().expect("pg_resetwal");
+    world.reconnect().await;
+    set_settled_age(&world, 1_500_000_000).await;
+    let warned = world.run(["status"]).await;
+    assert!(warned.text.contains("transactions have run since"), "{}", warned.text);
+    world.succeed(["slot", "recover", "--dry-run"]).await;
+
+    set_settled_age(&world, 2_200_000_000).await;
+    world.run(["prune", "--older-than", "1s", "--yes"]).await;
+    assert_eq!(world.committed().await.len(), 140, "nothing is pruned");
+    for command in [vec!["status"], vec!["slot", "recover", "--yes"]] {
+        let refused = world.run(command).await;
+        assert_eq!(refused.code, Some(5), "{}", refused.text);
+        assert!(refused.text.contains("slot recover --from-time"), "{}", refused.text);
+    }
+    world.succeed(["slot", "recover", "--from-time", "1h", "--yes"]).await;
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    let healthy = world.run(["status"]).await;
+    assert!(!healthy.text.contains("transactions have run since"), "{}", healthy.text);
 }
 
 fn stored(world: &InboxDatabase) -> usize {

@@ -8,7 +8,7 @@ use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
-use walrelay_testkit::wait_until;
+use walrelay_testkit::{http_get, wait_until};
 use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 const MIB: u64 = 1 << 20;
@@ -121,6 +121,27 @@ async fn a_recovery_in_an_outage_keeps_its_slot_within_the_budget_and_loses_no_d
     producer.assert_all_come_in_order().await;
     let is_lost = |line: &String| line.contains("the new slot is lost");
     assert!(!relay.lines().iter().any(is_lost), "the slot was never lost");
+}
+
+#[tokio::test]
+async fn during_a_recovery_the_retained_wal_and_the_condition_of_the_relay_are_on_record() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let _producer = Producer::over_lost_slot(&world, 70).await;
+    world.pubsub.fault("reject=PERMISSION_DENIED");
+    let relay = world.relay(["--wal-budget", "64MiB"]).start();
+    wait_until(DEADLINE, "the WAL budget in /status", async || {
+        let (_, body) = http_get(relay.http_address(), "/status").await.ok()?;
+        body.contains("\"budget_bytes\":67108864").then_some(())
+    })
+    .await;
+    let noted = "SELECT count(*) FROM app_outbox_relay AS r
+                   JOIN pg_replication_slots AS s ON s.slot_name = r.slot
+                  WHERE r.operation ->> 'kind' = 'recovery' AND (r.condition ->> 'pid')::int = s.active_pid
+                    AND jsonb_array_length(r.condition -> 'reasons') > 0";
+    wait_until(DEADLINE, "the condition in the relay's row", async || {
+        (world.number(noted).await == 1).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -126,6 +126,48 @@ async fn the_number_changes_under_relays_and_producers_and_nothing_is_lost() {
 }
 
 #[tokio::test]
+async fn a_relay_that_waited_through_two_changes_streams_the_new_slot_of_its_name() {
+    let Some(world) = divided(2).await else { return };
+    let mut waiting = world.start_relay(["--shard", "0/2"]).await;
+    let dying = world.command(["reshard", "--yes", "--shards", "1"]);
+    let died = dying.env("WALRELAY_FAILPOINT", "reshard-held").finish(DEADLINE).await;
+    assert_eq!(died.code, None, "{}", died.text);
+    waiting.wait_for_line(DEADLINE, "waiting: ").await;
+    waiting.signal(Signal::Stop);
+    for count in ["1", "2"] {
+        world.succeed(["reshard", "--yes", "--shards", count]).await;
+    }
+    waiting.signal(Signal::Continue);
+    let workload = Workload { aggregates_count: 20, ..Workload::of_rows(60) };
+    workload.insert(world.client()).await.expect("rows");
+    world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;
+    world.pubsub.wait_stored(DEADLINE, 60).await;
+    assert_eq!(waiting.terminate(DEADLINE).await, Some(0));
+    for shard in ["0/2", "1/2"] {
+        world.succeed(["check", "--shard", shard]).await;
+    }
+    catch_up(&world, 2).await;
+    without_position_findings(&world.check(&world.committed().await)).assert_clean();
+}
+
+#[tokio::test]
+async fn a_publication_changed_before_the_first_relay_of_a_new_shard_is_noticed() {
+    let Some(world) = divided(1).await else { return };
+    world.succeed(["reshard", "--yes", "--shards", "2"]).await;
+    let publication = format!("{}_0_of_2", world.name());
+    world.execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'truncate')")).await;
+    let workload = Workload { aggregates_count: 20, ..Workload::of_rows(60) };
+    workload.insert(world.client()).await.expect("rows");
+    world.execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'insert')")).await;
+    let checked = world.run(["check", "--shard", "0/2"]).await;
+    assert_eq!(checked.code, Some(5), "{}", checked.text);
+    assert!(checked.text.contains("slot recover --shard 0/2"), "{}", checked.text);
+    world.succeed(["slot", "recover", "--yes", "--shard", "0/2"]).await;
+    catch_up(&world, 2).await;
+    without_position_findings(&world.check(&world.committed().await)).assert_clean();
+}
+
+#[tokio::test]
 async fn without_relays_the_command_publishes_what_is_left_and_every_row_goes_out_once() {
     let Some(world) = divided(2).await else { return };
     let workload = Workload { aggregates_count: 40, ..Workload::of_rows(300) };
@@ -376,6 +418,8 @@ async fn a_publication_of_somebody_else_is_left_and_is_there_for_the_way_back() 
     let left = format!("left to its owner: publication {}", world.name());
     assert!(told.text.contains(&left), "{}", told.text);
     assert_eq!(world.number(PUBLICATIONS).await, 3);
+    // The new owner is a change of the publication, which leaves out no row.
+    catch_up(&world, 2).await;
     let workload = Workload { aggregates_count: 10, ..Workload::of_rows(60) };
     workload.insert(world.client()).await.expect("rows");
     catch_up(&world, 2).await;

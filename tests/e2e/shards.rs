@@ -257,6 +257,7 @@ async fn a_lost_shard_is_recovered_with_its_own_rows_alone() {
     world.execute(&format!("SELECT pg_drop_replication_slot('{}_0_of_2')", world.name())).await;
     let lost = world.run(["status"]).await;
     assert_eq!(lost.code, Some(5), "{}", lost.text);
+    assert!(lost.text.contains("walrelay slot recover --shard 0/2"), "{}", lost.text);
     for command in [["run", "--until-caught-up"], ["check", "--http=off"]] {
         let stopped = world.run(command.into_iter().chain(["--shard", "0/2"])).await;
         assert_ne!(stopped.code, Some(0), "{}", stopped.text);
@@ -264,10 +265,12 @@ async fn a_lost_shard_is_recovered_with_its_own_rows_alone() {
         assert!(stopped.text.contains(fix), "{}", stopped.text);
     }
     let other = world.succeed(["status", "--shard", "1/2"]).await;
-    assert!(other.contains("with --shard 1/2: "), "{other}");
+    assert!(other.contains("walrelay run --shard 1/2"), "{other}");
     world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;
     world.succeed(["slot", "recover", "--yes", "--shard", "0/2"]).await;
     world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
     let verdict = world.check(&world.committed().await);
     assert_once_each(&verdict);
+    let released = world.succeed(["slot", "release", "--yes", "--shard", "0/2"]).await;
+    assert!(released.contains("then: walrelay slot recover --shard 0/2"), "{released}");
 }

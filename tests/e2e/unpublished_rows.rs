@@ -168,9 +168,11 @@ async fn rows_of_an_unlogged_partition_are_reported_never_pruned_and_published_a
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
     // The server refuses this for a table of the publication, but not for a partition.
     world.execute("ALTER TABLE odd SET UNLOGGED").await;
-    relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+    let unlogged_again = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+    assert!(unlogged_again.contains("also not once it is logged"), "{unlogged_again}");
     world.execute("ALTER TABLE odd SET LOGGED").await;
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+    relay.wait_for_line(DEADLINE, "published only if they are inserted or replayed").await;
     world.check(&world.committed().await).assert_exactly_once();
 }
 

@@ -236,6 +236,16 @@ fn no_row_dies_of_a_topic_that_refuses_every_row_as_invalid() {
 }
 
 #[test]
+fn no_row_dies_of_a_topic_that_is_repaired_after_it_refused_a_few_rows_as_invalid() {
+    for seed in 0..30 {
+        let plan = Plan::topic_that_refuses_a_few_rows(seed);
+        let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+        let Outcome { findings, story, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+    }
+}
+
+#[test]
 fn a_wal_budget_that_nobody_keeps_is_found() {
     let mut plan = Plan::outage_beyond_the_wal_budget(0);
     plan.wal_budget = WalBudgetLimit::Off;
@@ -308,6 +318,13 @@ fn a_refused_batch_taken_for_stored_is_found() {
 fn a_batch_retried_behind_the_next_one_is_found() {
     let faults = [Fault::Reordered, Fault::ConfirmedEarly];
     assert_judge_finds(&PublisherBug::RetriesBehindTheNext, None, &faults);
+}
+
+#[test]
+fn an_invalid_row_retried_behind_the_next_one_is_found() {
+    let plan = Plan::topic_that_refuses_a_few_rows(0);
+    let bug = PublisherBug::RetriesInvalidBehindTheNext;
+    assert_judge_finds(&bug, Some(&plan), &[Fault::Reordered]);
 }
 
 #[test]

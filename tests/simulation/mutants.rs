@@ -117,6 +117,8 @@ pub(crate) enum PublisherBug {
     TakesRefusedForStored,
     /// A refused batch is retried behind the next batch of its key.
     RetriesBehindTheNext,
+    /// A row that was refused as invalid is retried behind the next batch of its key.
+    RetriesInvalidBehindTheNext,
 }
 
 /// A publisher with a bug.
@@ -157,13 +159,20 @@ impl Publisher for BuggyPublisher {
                 drop(pubsub.send(&before).await);
             }
             let ids = request.messages.iter().map(|(row, ..)| format!("m{row}")).collect();
-            let is_transient =
-                answer.as_ref().is_err_and(|failure| failure.class == FailureClass::Transient);
-            if !is_transient {
-                return answer;
-            }
-            if bug == PublisherBug::RetriesBehindTheNext {
-                postponed.lock().unwrap_or_else(PoisonError::into_inner).insert(key, request);
+            let class = answer.as_ref().err().map(|failure| failure.class);
+            let postpone = |refused| {
+                postponed.lock().unwrap_or_else(PoisonError::into_inner).insert(key, refused);
+            };
+            match (bug, class) {
+                (PublisherBug::RetriesInvalidBehindTheNext, Some(FailureClass::Row)) => {
+                    postpone(request);
+                    return answer;
+                }
+                (PublisherBug::RetriesBehindTheNext, Some(FailureClass::Transient)) => {
+                    postpone(request);
+                }
+                (PublisherBug::TakesRefusedForStored, Some(FailureClass::Transient)) => {}
+                _ => return answer,
             }
             Ok(ids)
         }

@@ -104,7 +104,7 @@ pub struct Lanes {
     keys_waiting: usize,
     /// The parked keys without a lane.
     resting: CompactParkedKeys,
-    /// Rows that were refused as invalid, until it is known whether their topic is at fault.
+    /// Rows that were refused as invalid, until their second try.
     undecided: BTreeMap<Topic, UndecidedRows>,
 }
 
@@ -135,7 +135,10 @@ impl Lanes {
     /// Adds a routed row from the slot.
     pub fn push(&mut self, message: Message, ticket: Ticket) {
         let id = self.lane_of(message.topic(), message.ordering_key());
-        let row = Row { message, origin: Origin::Live(ticket) };
+        let row = Row::new(message, Origin::Live(ticket));
+        if !self.undecided.is_empty() {
+            self.begin_with_passed_over(id);
+        }
         if let Some(why) = self.park_cause(id) {
             return self.push_to_record(id, row, &why);
         }
@@ -189,7 +192,7 @@ impl Lanes {
     /// The time at which [`wake`](Self::wake) has work.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        self.due.next().into_iter().chain(self.next_verdict()).min()
+        self.due.next().into_iter().chain(self.next_second_try()).min()
     }
 
     /// The next time for a timer. Ready lanes wait for `opens_at`, if that is set.
@@ -202,7 +205,7 @@ impl Lanes {
     /// Makes due lanes ready to send, and due parked keys claimable.
     pub fn wake(&mut self, now: Instant) {
         self.now = Some(now);
-        self.decide_due(now);
+        self.try_due_again(now);
         while let Some((at, id)) = self.due.pop(now) {
             let lane = &mut self.table[id];
             if lane.state == (State::Waiting { until: at }) {
@@ -309,7 +312,7 @@ impl Lanes {
             Recovery::Everything => self.retry_soon(now, |_| true),
         }
         if !self.undecided.is_empty() {
-            self.decide_dead(batch.topic(), now);
+            self.try_again_after(batch.topic(), batch.ordering_key(), now);
         }
         let (id, count) = (batch.lane, batch.rows.len());
         assert_eq!(message_ids.len(), count, "one message id a row");
@@ -358,10 +361,11 @@ impl Lanes {
     fn retry_live_later(
         &mut self,
         id: LaneId,
-        rows: VecDeque<Row>,
+        mut rows: VecDeque<Row>,
         failure: &PublishFailure,
         now: Instant,
     ) {
+        rows.iter_mut().for_each(|row| row.is_last_try = false);
         let is_stuck = self.is_stuck(id, failure.class, now);
         let lane = &mut self.table[id];
         lane.refusals.attempts += 1;

@@ -181,6 +181,11 @@ impl PublishHealth {
         self.invalid.is_at_fault(topic)
     }
 
+    /// Whether the topic has refused a row as invalid since it last stored one.
+    pub(crate) fn refuses_as_invalid(&self, topic: &Topic) -> bool {
+        self.invalid.refuses(topic)
+    }
+
     /// Whether the topic refuses every row as invalid, as far as is known.
     pub(crate) fn is_at_fault(&self, topic: &Topic) -> bool {
         self.invalid.is_at_fault(topic)

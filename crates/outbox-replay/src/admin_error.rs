@@ -79,6 +79,18 @@ pub enum AdminError {
         slot: String,
     },
 
+    /// The horizon on record is too old for ids of 32 bits.
+    #[error(
+        "the last settled transaction of slot {slot:?} on record is {age} transactions old: nobody knows which rows \
+         were published"
+    )]
+    HorizonTooOld {
+        /// The slot.
+        slot: String,
+        /// The number of transactions since.
+        age: u64,
+    },
+
     /// No outbox is on record for the slot.
     #[error(
         "no outbox is on record for slot {slot:?} in schema {}{}",
@@ -269,7 +281,9 @@ impl Coded for AdminError {
             Self::NotLost { .. } => Code::SlotNotLost,
             Self::ReleaseBegun { .. } => Code::ReleaseInProgress,
             Self::SlotReleased { .. } => Code::SlotReleased,
-            Self::OtherDatabase { .. } => Code::PositionsOfAnotherDatabase,
+            Self::OtherDatabase { .. } | Self::HorizonTooOld { .. } => {
+                Code::PositionsOfAnotherDatabase
+            }
             Self::TimeNeedless { .. } => Code::RecoveryTimeNeedless,
             Self::OutboxUndefined { .. } | Self::OutboxUnnamed { .. } => Code::OutboxUndefined,
             Self::OutboxDiffers { .. } => Code::OutboxDiffers,

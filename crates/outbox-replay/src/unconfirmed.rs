@@ -6,7 +6,8 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 use walrelay_pg_client::{
-    QualifiedName, TableAccess, own_rows_sql, quote_identifier, refuse_hidden_rows, sql,
+    QualifiedName, TableAccess, is_unsettled_sql, own_rows_sql, quote_identifier,
+    refuse_hidden_rows, sql,
 };
 
 use crate::admin_error::AdminError;
@@ -57,10 +58,9 @@ pub async fn count_unsettled_rows(
 ) -> Result<u64, AdminError> {
     refuse_hidden_rows(client, std::slice::from_ref(table), TableAccess::Read).await?;
     let is_own = own_rows_sql(table, "t");
+    let is_unsettled = is_unsettled_sql("t.xmin", "$1::text::xid8");
     // spliced: the table.
-    let sql = format!(
-        "SELECT count(*) AS rows FROM {table} t WHERE age(t.xmin) <= age($1::text::xid8::xid) AND {is_own}"
-    );
+    let sql = format!("SELECT count(*) AS rows FROM {table} t WHERE {is_unsettled} AND {is_own}");
     let row = client
         .query_typed_one(&sql, &[(&settled_xid.to_string(), Type::TEXT)])
         .await

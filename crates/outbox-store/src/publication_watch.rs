@@ -15,7 +15,7 @@ use walrelay_errors::Code;
 use crate::relay_condition::{Reason, ReasonKind};
 use crate::store_error::StoreError;
 use crate::unstreamed::{UNSTREAMED_SQL, Unstreamed};
-use walrelay_pg_client::{QualifiedName, own_rows_sql, quote_identifier, sql};
+use walrelay_pg_client::{QualifiedName, is_unsettled_sql, own_rows_sql, quote_identifier, sql};
 
 /// The result of a check of the publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,8 +45,8 @@ struct TableIdentity {
     identity: String,
 }
 
-/// A publication and its tables, as of the first check. Clones share that check, so a second
-/// session notices a change between two sessions.
+/// A publication and its tables, as of the first check of a session. Clones share that check. The
+/// slot's record shows a change between two sessions, see [`read_publication_gap`].
 #[derive(Debug, Clone)]
 pub struct PublicationWatch {
     publication: String,
@@ -266,10 +266,10 @@ async fn may_lack_rows(
     }
     let settled: &str = changed.get("settled_xid");
     let is_own = own_rows_sql(table, "t");
+    let is_unsettled = is_unsettled_sql("t.xmin", &format!("'{settled}'::xid8"));
     // spliced: the table, and a number that the server sent.
     let unsettled = format!(
-        "SELECT EXISTS (SELECT FROM {table} t
-                         WHERE age(t.xmin) BETWEEN 0 AND age('{settled}'::xid8::xid) AND {is_own}) AS is_unsettled"
+        "SELECT EXISTS (SELECT FROM {table} t WHERE {is_unsettled} AND {is_own}) AS is_unsettled"
     );
     let row = client.query_typed_one(&unsettled, &[]).await;
     Ok(row.map_err(StoreError::sql("look for rows that are not settled"))?.get("is_unsettled"))

@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
-use walrelay_pg_client::{QualifiedName, SCHEMA, SqlError, SqlText, in_schema, sql};
+use walrelay_pg_client::{
+    HORIZON_AGE_MAX, QualifiedName, SCHEMA, SqlError, SqlText, in_schema, sql,
+};
 use walrelay_pg_replication::SlotState;
 
 use crate::relay_condition::{Condition, StoredCondition, condition_of_row};
@@ -26,6 +28,8 @@ pub struct RelayRow {
     pub settled_lsn: Lsn,
     /// Every committed transaction below this one is settled.
     pub settled_xid: u64,
+    /// The number of transactions from that one until now.
+    pub settled_age: u64,
     /// Time when the row was written.
     pub updated_at: SystemTime,
     /// Time since the row was written, by the server's clock.
@@ -37,6 +41,21 @@ pub struct RelayRow {
 }
 
 impl RelayRow {
+    /// The number of transactions since the horizon. None while a change of the shard count makes the
+    /// slot, which has no horizon yet.
+    #[must_use]
+    pub fn horizon_age(&self) -> Option<u64> {
+        let has_horizon = self.operation.as_deref() != Some("resharding");
+        has_horizon.then_some(self.settled_age)
+    }
+
+    /// Returns whether so many transactions have run since that nothing shows which rows are
+    /// settled.
+    #[must_use]
+    pub const fn is_horizon_too_old(&self) -> bool {
+        self.settled_age >= HORIZON_AGE_MAX
+    }
+
     /// Returns whether this row describes another slot of the same name, because this slot's WAL
     /// begins after the settled position. A streaming slot was checked when its session began.
     #[must_use]
@@ -75,6 +94,7 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             generation: u64::try_from(row.get::<_, i64>("generation")).unwrap_or_default(),
             settled_lsn: Lsn::new(row.get::<_, PgLsn>("settled_lsn").into()),
             settled_xid: parse_xid(row.get("settled_xid"), "app_outbox_relay.settled_xid")?,
+            settled_age: row.get::<_, i64>("settled_age").unsigned_abs(),
             updated_at: row.get("updated_at"),
             age: Duration::try_from_secs_f64(row.get("age")).unwrap_or_default(),
             operation: row.get("operation"),

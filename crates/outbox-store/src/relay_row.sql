@@ -1,6 +1,8 @@
 -- name: read
 SELECT system_identifier, timeline, generation, settled_lsn, settled_xid::text AS settled_xid, updated_at,
        operation ->> 'kind' AS operation,
+       greatest(pg_snapshot_xmax(pg_current_snapshot())::text::numeric - settled_xid::text::numeric, 0)::int8
+         AS settled_age,
        extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age,
        condition ->> 'phase' AS condition_phase,
        (condition -> 'reasons')::text AS condition_reasons,
@@ -23,7 +25,11 @@ RETURNING coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_sl
 -- name: note_condition
 UPDATE public.app_outbox_relay
    SET condition = jsonb_build_object(
-         'phase', $4::text, 'reasons', $5::text::jsonb, 'pid', $6::int4, 'at', clock_timestamp())
+         'phase', $4::text, 'reasons', $5::text::jsonb, 'at', clock_timestamp(),
+         -- During a recovery, another session of the relay holds the slot.
+         'pid', CASE WHEN operation ->> 'kind' = 'recovery'
+                     THEN (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)
+                     ELSE $6::int4 END)
  WHERE slot = $1 AND timeline = $2 AND generation = $3
 
 -- name: note_wait

@@ -6,7 +6,7 @@
 mod claiming;
 mod spilled;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, Position};
@@ -18,7 +18,7 @@ use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlText, connect_sql
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use crate::dispatch::{
-    Claim, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey, RecordedPage,
+    Claim, DispatchStore, Head, HeldKey, IncrementalCount, Key, ParkRow, ParkedKey, RecordedPage,
 };
 use crate::publication_watch::{PublicationCheck, PublicationWatch};
 use crate::relay_condition::{Condition, Reason, ReasonKind};
@@ -53,7 +53,7 @@ pub struct SessionStore {
     /// Keys of claims without an answer. Their rows may be leased although nobody publishes them.
     unanswered: BTreeSet<(String, String)>,
     /// Keys with an unconfirmed hold, as of the last read.
-    wanted: BTreeSet<(String, String)>,
+    wanted: BTreeMap<(String, String), String>,
     /// Process id that streams the slot in this session. None if there is no slot.
     streaming_pid: Option<i32>,
     spilled: Spilled,
@@ -103,7 +103,7 @@ impl SessionStore {
             generation: None,
             claims: HashMap::new(),
             unanswered: BTreeSet::new(),
-            wanted: BTreeSet::new(),
+            wanted: BTreeMap::new(),
             streaming_pid: None,
             spilled: Spilled::NONE,
             horizon: None,
@@ -238,7 +238,7 @@ impl Store for SessionStore {
         self.note_publication().await?;
         self.own_row = Some(own_row);
         self.streaming_pid = streaming_pid;
-        self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
+        self.wanted = by_key(wanted);
         self.passed(row.map_or(Lsn::ZERO, |row| row.settled_lsn), confirmed);
         // Read early, so that even a short session records its progress.
         self.horizon = Some(self.read_horizon().await?);
@@ -305,8 +305,8 @@ impl Store for SessionStore {
         let client = self.client().await?;
         let due = store.due_keys(client, &topics, limit).await.map_err(store_failure)?;
         let wanted = store.wanted_holds(client, HOLDS_MAX).await.map_err(store_failure)?;
-        self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
-        let keys = due.keys.into_iter().chain(self.wanted.iter().cloned());
+        self.wanted = by_key(wanted);
+        let keys = due.keys.into_iter().chain(self.wanted.keys().cloned());
         let keys = keys.map(|(topic, key)| (topic.into(), key)).collect();
         Ok(Due { keys, has_more: due.has_more })
     }
@@ -409,8 +409,11 @@ impl SessionStore {
         keys: &[ClaimKey],
         through: Position,
     ) -> Result<(), StoreFailure> {
-        let wanted: Vec<Key<'_>> =
-            keys.iter().filter(|key| self.wanted.contains(&owned(key))).map(Key::from).collect();
+        let wanted: Vec<Key<'_>> = keys
+            .iter()
+            .filter(|key| self.wanted.contains_key(&owned(key)))
+            .map(Key::from)
+            .collect();
         if wanted.is_empty() {
             return Ok(());
         }
@@ -419,7 +422,16 @@ impl SessionStore {
         let held = store.answer_holds(client, &wanted, through, streaming_pid).await;
         let held = held.map_err(store_failure)?;
         if held > 0 {
-            tracing::info!(keys = held, "keys are held for a replay in place");
+            let replays: BTreeSet<&str> = keys
+                .iter()
+                .filter_map(|key| self.wanted.get(&owned(key)))
+                .map(String::as_str)
+                .collect();
+            tracing::info!(
+                keys = held,
+                ?replays,
+                "keys are held until their replay in place is finished or cancelled"
+            );
         }
         Ok(())
     }
@@ -452,6 +464,10 @@ impl SessionStore {
         }
         Ok(())
     }
+}
+
+fn by_key(wanted: Vec<HeldKey>) -> BTreeMap<(String, String), String> {
+    wanted.into_iter().map(|held| ((held.topic, held.ordering_key), held.replay_id)).collect()
 }
 
 fn owned(key: &ClaimKey) -> (String, String) {

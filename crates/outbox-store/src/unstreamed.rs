@@ -46,7 +46,17 @@ impl Unstreamed {
             UnstreamedKind::Children => "inheritance children",
             UnstreamedKind::Partitions => "partitions that are unlogged or foreign tables",
         };
-        format!("has {what}, whose rows are never published: {}", self.names.join(", "))
+        let names = self.names.join(", ");
+        match self.kind {
+            UnstreamedKind::Children => {
+                format!("has {what}, whose rows are never published: {names}")
+            }
+            UnstreamedKind::Partitions => {
+                format!(
+                    "has {what}, whose rows are never published, also not once it is logged: {names}"
+                )
+            }
+        }
     }
 
     /// Returns the fix. The name of the outbox table is quoted.

@@ -54,7 +54,7 @@ pub use session_limits::{
     startup_limits,
 };
 pub use session_lock::lock_is_taken;
-pub use settled_sql::is_settled_sql;
+pub use settled_sql::{HORIZON_AGE_MAX, is_comparable_sql, is_settled_sql, is_unsettled_sql};
 pub use sql_error::SqlError;
 pub use stream::Stream;
 pub use value_formats::{VALUE_FORMATS, local_value_formats_sql};

@@ -1,6 +1,7 @@
 //! The life of a private server, from its start to the removal of its files.
 
 mod copies;
+mod reset_wal;
 mod upgrade;
 
 use std::fs::OpenOptions;

@@ -89,6 +89,14 @@ pub fn upgrade_or_skip() -> Option<(Installation, Installation)> {
     }
 }
 
+/// Returns an installation whose next transaction id can be moved. Reports the test as skipped when
+/// none is installed.
+#[must_use]
+pub fn resetwal_or_skip() -> Option<Installation> {
+    let found = installations().into_iter().find(Installation::has_pg_resetwal);
+    found.or_else(|| skip("no pg_resetwal found"))
+}
+
 /// A client with its connection task. Dropping the value closes the connection.
 #[derive(Debug)]
 pub struct TestClient {

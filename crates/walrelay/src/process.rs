@@ -13,6 +13,7 @@ use crate::config::{
     Refusal, ask_for_json, read,
 };
 use crate::error::Error;
+use crate::error::explain::set_shard;
 use crate::plan::{CommandEnd, Plan};
 use crate::telemetry;
 
@@ -88,7 +89,7 @@ fn execute() -> Result<(), Error> {
     let config = configuration(&environment, None)?;
     set_schema(config.schema.clone()).expect("no schema was set before");
     telemetry::start(&config.log);
-    telemetry::set_shard(config.shard);
+    set_shard(config.shard);
     walrelay_pubsub::install_crypto_provider();
     let io = |action: &str, source| Error::Io { action: action.to_owned(), source };
     let runtime = tokio::runtime::Builder::new_current_thread()

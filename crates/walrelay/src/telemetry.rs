@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use crate::config::{LogConfig, LogFormat};
 use crate::error::Error;
-use crate::error::explain::{DOCUMENTATION, with_shard};
+use crate::error::explain::{DOCUMENTATION, for_this_shard};
 use crate::output::live::AboveLines;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -27,7 +27,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
 use walrelay_errors::{Chain, Coded, Exit};
-use walrelay_outbox_store::Shard;
 
 /// The format of this process, once [`start`] was called.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
@@ -73,25 +72,16 @@ fn targets(filter: &str) -> Targets {
     directives.parse().unwrap_or_default()
 }
 
-/// The shard that the command is about.
-static SHARD: OnceLock<Shard> = OnceLock::new();
-
-/// Sets the shard that the printed commands name.
-pub(crate) fn set_shard(shard: Shard) {
-    SHARD.get_or_init(|| shard);
-}
-
 /// Reports the error that ends the process: as plain text, or as a line of the JSON log.
 pub(crate) fn report_error(error: &Error) {
-    let shard = SHARD.get().copied().unwrap_or(Shard::WHOLE);
     if FORMAT.get() != Some(&LogFormat::Json) {
         let code = error.code().name();
-        let report = with_shard(&error.report(), shard);
+        let report = for_this_shard(&error.report());
         let page = format!("{DOCUMENTATION}/reference/errors.md#{code}");
         return write_plainly(&format!("error[{code}]: {report}\nsee: {page}"));
     }
     let (exit, error_code) = (error.exit().code(), error.code().name());
-    match with_shard(&error.next_step(), shard).as_str() {
+    match for_this_shard(&error.next_step()).as_str() {
         "" => tracing::error!(exit, error_code, "{}", Chain(error)),
         fix => tracing::error!(exit, error_code, fix, "{}", Chain(error)),
     }

@@ -95,6 +95,9 @@ impl State {
         self.unsettled.clear();
         self.unsettled_bytes = 0;
         self.over_budget = 0;
+        for index in std::mem::take(&mut self.passed_over) {
+            self.rows[index].is_excused = true;
+        }
         if std::mem::replace(&mut self.last_end, End::Broken) == End::Graceful {
             return;
         }

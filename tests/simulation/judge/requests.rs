@@ -116,11 +116,11 @@ impl State {
 
     fn check_order(&mut self, index: usize, number: RowNumber, stands_behind: Behind) {
         let Some(lane) = self.rows[index].lane else { return };
-        let Self { lanes, rows, .. } = self;
+        let Self { lanes, rows, passed_over, .. } = self;
         let Lane { rows: in_order, next, held_through, .. } = &mut lanes[lane];
         let is_passed = |at: usize| {
             let row: &RowState = &rows[at];
-            row.stored > 0 || row.is_excused
+            row.stored > 0 || row.is_excused || passed_over.contains(&at)
         };
         while in_order.get(*next).is_some_and(|at| is_passed(*at)) {
             *next += 1;
@@ -142,6 +142,21 @@ impl State {
         } else if !is_let_through && stands_behind == Behind::Everything {
             self.find(Fault::Reordered, format!("row {number} of a key that is held"));
         }
+        if stands_behind == Behind::Everything
+            && let Some(later) = self.stored_behind(lane, index)
+            && self.passed_over.contains(&index)
+            && !self.rows[index].is_excused
+        {
+            let text = format!("row {number}, once refused, behind row {later}");
+            self.find(Fault::Reordered, text);
+        }
+    }
+
+    /// A row behind this one in its lane that is stored.
+    fn stored_behind(&self, lane: usize, index: usize) -> Option<RowNumber> {
+        let mut behind = self.lanes[lane].rows.iter().skip_while(|at| **at != index).skip(1);
+        let stored = behind.find(|at| self.rows[**at].stored > 0)?;
+        Some(self.rows[*stored].row.number)
     }
 
     pub(super) fn answered(&mut self, call: u64, answer: Answer) {
@@ -162,7 +177,15 @@ impl State {
                 || lane.is_none()
                 || self.rows[alone].kind == RowOf::Copy)
         {
-            self.rows[alone].is_excused = true;
+            // Only the current session passes over the row. Another one sends it again.
+            let is_of_session = self.calls[&call].process == self.streaming
+                && !self.calls[&call].is_late
+                && self.rows[alone].kind == RowOf::Producer;
+            let is_first = lane.is_none_or(|lane| self.stored_behind(lane, alone).is_none());
+            match is_of_session && is_first {
+                true => drop(self.passed_over.insert(alone)),
+                false => self.rows[alone].is_excused = true,
+            }
         }
         self.close(call);
     }

@@ -84,6 +84,9 @@ pub(super) struct State {
     pub(super) rules: Rules,
     pub(super) started: Instant,
     pub(super) rows: Vec<RowState>,
+    /// Rows that Pub/Sub refused as invalid in this session. Rows behind them may be stored, and they
+    /// may not be stored behind those, unless they were dead in between.
+    pub(super) passed_over: BTreeSet<usize>,
     pub(super) by_number: BTreeMap<RowNumber, usize>,
     pub(super) by_position: BTreeMap<(u64, u32), usize>,
     pub(super) lanes: Vec<Lane>,
@@ -127,6 +130,7 @@ impl State {
             rules,
             started,
             rows: Vec::new(),
+            passed_over: BTreeSet::new(),
             by_number: BTreeMap::new(),
             by_position: BTreeMap::new(),
             lanes: Vec::new(),
@@ -188,9 +192,17 @@ impl State {
         let committed_at = Instant::now();
         let kind = RowOf::Producer;
         let round = 0;
-        let state =
-            RowState { row, lane, committed_at, stored, repeat, round, recorded, is_excused, kind };
-        self.rows.push(state);
+        self.rows.push(RowState {
+            row,
+            lane,
+            committed_at,
+            stored,
+            repeat,
+            round,
+            recorded,
+            is_excused,
+            kind,
+        });
     }
 
     pub(super) fn lane(&mut self, topic: &str, key: &str) -> usize {

@@ -64,6 +64,28 @@ impl Plan {
         plan
     }
 
+    /// A topic refuses a few rows as invalid and is repaired. Afterwards it has no more rows for a
+    /// minute, or one every ten seconds.
+    pub(crate) fn topic_that_refuses_a_few_rows(seed: u64) -> Self {
+        let class = FailureClass::Row;
+        let invalid = Action::InjectFailure { scope: Scope::Topic, class, time: ms(29_000) };
+        let commit = |at| (at, Action::Commit { rows: vec![1] });
+        // Every key is known to the topic.
+        let mut timeline: Vec<_> = (0..40).map(|number| commit(number * 100)).collect();
+        timeline.push((5_000, invalid));
+        timeline.extend((0..5).map(|number| commit(6_000 + number * 6_000)));
+        if !seed.is_multiple_of(3) {
+            timeline.extend((0..6).map(|number| commit(36_500 + number * 10_000)));
+        }
+        timeline.push((118_000, Action::ExpectNoneDead));
+        let mut plan = Self::calm(timeline);
+        plan.lanes.park_after = ms(30_000);
+        plan.lanes.on_dead = [OnDead::Continue, OnDead::Hold][usize::from(seed % 2 == 1)];
+        plan.rows.keys = 1 + 4 * (seed % 5);
+        plan.rows.unkeyed_per_mille = 200 * (seed % 3);
+        plan
+    }
+
     /// One topic of two refuses everything for a minute, then fails intermittently for another,
     /// while the other topic flows.
     pub(crate) fn outage_of_one_topic() -> Self {

@@ -507,7 +507,7 @@ mod tests {
         };
         Batch {
             lane: LaneId(0),
-            rows: VecDeque::from([Row { message, origin }]),
+            rows: VecDeque::from([Row::new(message, origin)]),
             failed_before: 0,
             sent_at,
         }

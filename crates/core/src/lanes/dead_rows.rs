@@ -26,7 +26,7 @@ impl Lanes {
         now: Instant,
     ) {
         let id = self.lane_of(message.topic(), message.ordering_key());
-        self.dead(id, Row { message, origin: Origin::Live(ticket) }, failure, now);
+        self.dead(id, Row::new(message, Origin::Live(ticket)), failure, now);
         self.table.remove_if_unused(id);
     }
 
@@ -42,8 +42,14 @@ impl Lanes {
             self.dead(id, row, failure, now);
             return self.after_reply(id, now);
         }
+        self.table[id].refusals.suspects = batch.rows.len();
+        self.send_again(batch, failure, now);
+    }
+
+    /// Sends the rows of a refused batch again at once, before all other rows of their lane.
+    pub(super) fn send_again(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
+        let id = batch.lane;
         let lane = &mut self.table[id];
-        lane.refusals.suspects = batch.rows.len();
         lane.put_back(batch.rows);
         if lane.parked.is_some() && lane.holds_live_rows() {
             // The key was parked while the batch was outstanding, because an operator retries

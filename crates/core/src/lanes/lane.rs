@@ -43,6 +43,14 @@ pub struct Row {
     pub message: Message,
     /// The origin of the row.
     pub origin: Origin,
+    /// Whether the row is dead if Pub/Sub refuses it as invalid, because Pub/Sub has done so before.
+    pub(crate) is_last_try: bool,
+}
+
+impl Row {
+    pub(crate) const fn new(message: Message, origin: Origin) -> Self {
+        Self { message, origin, is_last_try: false }
+    }
 }
 
 /// The origin of a row.
@@ -110,6 +118,11 @@ impl Batch {
             Some(Origin::Live(_)) | None => self.failed_before,
         };
         failed_before.saturating_add(1)
+    }
+
+    /// Whether the first row is tried once more after it was refused as invalid.
+    pub(crate) fn is_last_try(&self) -> bool {
+        self.rows.front().is_some_and(|row| row.is_last_try)
     }
 
     /// The commit position of the first row. `None` for rows from dispatch state.
@@ -475,7 +488,7 @@ mod tests {
     fn row(origin: Origin) -> Row {
         let position = Position { commit_lsn: Lsn::new(9), tx_index: 0 };
         let message = Message::from_encoded("t".into(), position, "e-1", b"\x0A\x01x").unwrap();
-        Row { message, origin }
+        Row::new(message, origin)
     }
 
     fn live() -> Row {

@@ -153,7 +153,7 @@ impl Lanes {
         let rows = claimed
             .rows
             .into_iter()
-            .map(|(message, attempts)| Row { message, origin: Origin::Claimed { attempts } });
+            .map(|(message, attempts)| Row::new(message, Origin::Claimed { attempts }));
         // After a failed delivery, the row that caused it is unknown, so the first row is sent
         // alone.
         let careful = (failures > 0).then_some(1);

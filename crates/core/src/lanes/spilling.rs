@@ -27,7 +27,7 @@ impl Lanes {
         }
         self.spill = spill;
         if spill != SpillMode::Off {
-            self.decide_all(now);
+            self.try_all_again(now);
             self.record_waiting();
         }
         let mut spilled: Vec<_> = self.table.ids().filter(|id| self.must_spill(*id)).collect();

@@ -8,44 +8,35 @@ use crate::lanes::lane::{Batch, Row};
 
 #[derive(Debug)]
 pub(crate) struct UndecidedRows {
-    pub(crate) rows: Vec<Undecided>,
-    /// The time at which the rows are dead without further evidence: `--park-after` after the last
-    /// refusal of the topic.
-    pub(crate) dead_at: Instant,
+    /// Single rows whose lane waits, as if the reply were still out.
+    pub(crate) batches: Vec<(Batch, PublishFailure)>,
+    /// Rows whose lane sends the rows behind them, because a dead row does not hold its key. The rows
+    /// of a key are in order.
+    pub(crate) passed_over: Vec<(Row, PublishFailure)>,
+    /// The time of the second try without further evidence: `--park-after` after the last refusal of
+    /// the topic.
+    pub(crate) again_at: Instant,
 }
 
 impl UndecidedRows {
     /// The longest time without a refusal of the topic. A row of dispatch state is decided before
     /// its claim ends.
     pub(crate) const QUIET_MAX: Duration = Duration::from_secs(30);
-}
 
-#[derive(Debug)]
-pub(crate) struct Undecided {
-    pub(crate) row: Held,
-    pub(crate) failure: PublishFailure,
-}
-
-#[derive(Debug)]
-pub(crate) enum Held {
-    /// The lane of the batch waits, as if the reply were still out.
-    Batch(Batch),
-    /// The lane sends the rows behind it, because a dead row does not hold its key.
-    PassedOver(Row),
-}
-
-impl Undecided {
-    pub(crate) fn is_of_key(&self, ordering_key: &str) -> bool {
-        match &self.row {
-            Held::Batch(_) => false,
-            Held::PassedOver(row) => row.message.ordering_key() == ordering_key,
-        }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty() && self.passed_over.is_empty()
     }
 
-    pub(crate) fn into_row(self) -> Option<Row> {
-        match self.row {
-            Held::PassedOver(row) => Some(row),
-            Held::Batch(_) => None,
-        }
+    /// Takes the rows of a key that its lane has passed over, in order.
+    pub(crate) fn take_key(&mut self, ordering_key: &str) -> Vec<(Row, PublishFailure)> {
+        let is_of_key = |(row, _): &mut (Row, _)| row.message.ordering_key() == ordering_key;
+        self.passed_over.extract_if(.., is_of_key).collect()
+    }
+
+    /// Makes the next refusal of each row the last one.
+    pub(crate) fn mark_last_try(&mut self) {
+        let held = self.batches.iter_mut().flat_map(|(batch, _)| &mut batch.rows);
+        let passed_over = self.passed_over.iter_mut().map(|(row, _)| row);
+        held.chain(passed_over).for_each(|row| row.is_last_try = true);
     }
 }

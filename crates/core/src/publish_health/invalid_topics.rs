@@ -75,6 +75,11 @@ impl InvalidTopics {
         }
     }
 
+    /// Whether the topic has refused a row since it last stored one.
+    pub(super) fn refuses(&self, topic: &Topic) -> bool {
+        self.topics.contains_key(topic)
+    }
+
     /// Whether the topic refuses every row, as far as is known.
     pub(super) fn is_at_fault(&self, topic: &Topic) -> bool {
         self.topics.get(topic).is_some_and(|refusals| refusals.is_topic_at_fault)

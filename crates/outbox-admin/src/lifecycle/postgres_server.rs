@@ -36,7 +36,6 @@ pub struct Postgres<'a> {
     settings: &'a Settings,
     health: Health,
     purpose: SessionPurpose,
-    watch: PublicationWatch,
 }
 
 /// The purpose of streaming the slot.
@@ -58,9 +57,7 @@ impl<'a> Postgres<'a> {
     /// Connects to the server in `settings`. `health` receives the operation on record.
     #[must_use]
     pub fn new(settings: &'a Settings, health: Health) -> Self {
-        let outbox = &settings.relay.outbox;
-        let watch = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
-        Self { settings, health, purpose: SessionPurpose::Service, watch }
+        Self { settings, health, purpose: SessionPurpose::Service }
     }
 
     /// Returns the same server for the command that has begun the operation on record.
@@ -93,7 +90,11 @@ impl Server for Postgres<'_> {
             SessionPurpose::Recovery { point } => store.before(point),
         };
         let lease = lease_of(pubsub);
-        let (connect, relay, watch) = (connect.clone(), relay.clone(), self.watch.clone());
+        let (connect, relay) = (connect.clone(), relay.clone());
+        // A slot of this name may be new, with a new publication. The record shows what has changed
+        // since the session before.
+        let Outbox { publication, tables, .. } = relay.outbox.clone();
+        let watch = PublicationWatch::new(publication, tables);
         Ok(Connected {
             replication,
             database: PostgresDatabase {

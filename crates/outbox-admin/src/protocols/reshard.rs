@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use walrelay_errors::Chain;
 use walrelay_outbox_replay::{AdminError, Resharding, existing_slot, take_operation};
 use walrelay_outbox_store::{
-    Outbox, Shard, delete_relay_row, read_anchors, read_recorded_system_identifier, read_relay_row,
-    take_relay_row,
+    Outbox, PublicationWatch, Shard, delete_relay_row, read_anchors,
+    read_recorded_system_identifier, read_relay_row, take_relay_row,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
 use walrelay_pg_replication::{Failover, drop_publication, read_server_identity, read_slot};
@@ -333,15 +333,21 @@ async fn create_shards<O: Operator>(
 ) -> Result<(), ProtocolError> {
     for (outbox, plan) in change.new.iter().zip(plans) {
         let slot = outbox.slot.as_str();
-        let is_usable = read_slot(client, slot).await?.is_none_or(|state| {
+        let is_usable = read_slot(client, slot).await?.map(|state| {
             !state.is_lost() && state.active_pid.is_none() && state.confirmed_flush_lsn.is_some()
         });
-        if !is_usable {
+        if is_usable == Some(false) {
             change.session(client).resumer(slot, &Health::new()).drop_when_free().await?;
         }
         for step in plan.steps() {
             let created = client.batch_execute(&step.sql).await;
             created.map_err(SqlError::sql(format!("set up {}", step.title)))?;
+        }
+        if is_usable != Some(true) {
+            let Outbox { publication, tables, .. } = outbox.clone();
+            let publication = PublicationWatch::new(publication, tables);
+            publication.begin(client).await?;
+            publication.note(client, slot).await?;
         }
         let mut relay = change.reshard.settings.relay.clone();
         relay.outbox = outbox.clone();

@@ -238,7 +238,7 @@ where
                 server: (self.new_slot)(current),
                 publisher: self.publisher.clone(),
                 metrics: self.metrics.of_slot_holder(),
-                health: Health::new(),
+                health: self.health.of_slot_holder(),
                 random: Random::new(random_seed()),
             };
             let Err(error) = Box::pin(supervisor.run(stop)).await else { return Ok(()) };

@@ -156,7 +156,7 @@ pub async fn plan(
     let system_identifier = read_recorded_system_identifier(client, slot).await?;
     let bound = match since {
         Some(since) => {
-            if system_identifier == row.system_identifier {
+            if system_identifier == row.system_identifier && !row.is_horizon_too_old() {
                 refuse_needless_time(client, outbox).await?;
             }
             SettledBound::Since(since)
@@ -164,6 +164,10 @@ pub async fn plan(
         None if system_identifier == row.system_identifier => SettledBound::Horizon,
         None => bound_on_other_server(client, outbox).await?,
     };
+    if bound == SettledBound::Horizon && row.is_horizon_too_old() {
+        let (slot, age) = (slot.clone(), row.settled_age);
+        return Err(AdminError::HorizonTooOld { slot, age }.into());
+    }
     let recovery = recovery(client, outbox, bound).await?;
     let timeline = read_server_identity(client).await?.timeline;
     let publication = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());

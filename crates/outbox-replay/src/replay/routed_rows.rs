@@ -52,7 +52,7 @@ impl RoutedRows {
         commit_lsn: Lsn,
         mut visit: impl AsyncFnMut(Routed) -> Result<(), E>,
     ) -> Result<(), E> {
-        while !self.gap.is_visible(&self.rows.client).await.map_err(RelayError::survey)? {
+        while !self.gap.is_visible(&self.rows.client).await.map_err(RelayError::from)? {
             sleep(VISIBLE_PAUSE).await;
         }
         let mut router = Router::new(self.router.clone());
@@ -74,9 +74,9 @@ impl RoutedRows {
         visit: &mut impl AsyncFnMut(Routed) -> Result<(), E>,
     ) -> Result<(), E> {
         let PostgresRowReader { client, text } = &self.rows;
-        let rows = self.gap.rows(client, (table, *text)).await.map_err(RelayError::survey)?;
+        let rows = self.gap.rows(client, (table, *text)).await.map_err(RelayError::from)?;
         let mut rows = pin!(rows);
-        while let Some(row) = rows.try_next().await.map_err(RelayError::survey)? {
+        while let Some(row) = rows.try_next().await.map_err(RelayError::from)? {
             let encoded = insert_of(table, &row);
             let change = decoder.decode(&encoded).map_err(unreadable)?;
             let Change::Insert(insert) = change else { continue };

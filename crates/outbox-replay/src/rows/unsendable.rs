@@ -7,7 +7,8 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_pg_client::{
-    QualifiedName, TableColumn, own_rows_sql, quote_identifier, read_columns, text_form_sql,
+    QualifiedName, TableColumn, is_unsettled_sql, own_rows_sql, quote_identifier, read_columns,
+    text_form_sql,
 };
 
 use crate::admin_error::AdminError;
@@ -62,12 +63,13 @@ pub async fn rows_of_transaction(
     let (_, columns) = read_columns(client, table).await?;
     let id = text_form_sql(&format!("t.{}", quote_identifier(id_column)));
     let is_own = own_rows_sql(table, "t");
+    let is_unsettled = is_unsettled_sql("t.xmin", "$2::text::xid8");
     // spliced: names of the outbox table and its columns.
     let sql = format!(
         "SELECT event_id, is_unsendable, count(*) OVER () AS rows
            FROM (SELECT {id} AS event_id, {} AS is_unsendable, t.cmin::text::bigint AS command, t.ctid AS place
                    FROM {table} t
-                  WHERE t.xmin = $1::text::xid AND age(t.xmin) <= age($2::text::xid8::xid) AND {is_own}) AS found
+                  WHERE t.xmin = $1::text::xid AND {is_unsettled} AND {is_own}) AS found
           ORDER BY is_unsendable DESC, command, place LIMIT {ROWS_MAX}",
         guard(&columns)
     );

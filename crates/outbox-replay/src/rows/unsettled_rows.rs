@@ -9,8 +9,8 @@ use pgoutput_parser::PgTimestamp;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 use walrelay_pg_client::{
-    QualifiedName, SCHEMA, TableColumn, TimeType, own_rows_sql, quote_identifier, quote_literal,
-    sql, text_form_sql,
+    QualifiedName, SCHEMA, TableColumn, TimeType, is_comparable_sql, own_rows_sql,
+    quote_identifier, quote_literal, sql, text_form_sql,
 };
 
 use crate::admin_error::AdminError;
@@ -192,7 +192,12 @@ impl UnsettledRows {
         Ok(match &self.settled {
             SettledRows::None => seen_or_frozen,
             SettledRows::Below(xid) => {
-                format!("age(t.xmin) BETWEEN 0 AND age('{xid}'::xid8::xid) AND {seen}")
+                let settled = format!("'{xid}'::xid8");
+                let is_comparable = is_comparable_sql(&settled);
+                format!(
+                    "CASE WHEN {is_comparable} THEN age(t.xmin) BETWEEN 0 AND age({settled}::xid) AND {seen}
+                          ELSE {seen_or_frozen} END"
+                )
             }
             SettledRows::SeenIn(earlier) => {
                 format!(

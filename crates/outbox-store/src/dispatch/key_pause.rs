@@ -29,6 +29,8 @@ pub struct HeldKey {
     pub topic: String,
     /// The ordering key. Empty means all rows of the topic without a key.
     pub ordering_key: String,
+    /// The replay that asks for the hold.
+    pub replay_id: String,
     /// Whether the relay has confirmed the hold.
     pub is_held: bool,
 }
@@ -396,6 +398,7 @@ fn held_key(row: &tokio_postgres::Row) -> HeldKey {
     HeldKey {
         topic: row.get("topic"),
         ordering_key: row.get("ordering_key"),
+        replay_id: row.get("replay_id"),
         is_held: row.get("is_held"),
     }
 }

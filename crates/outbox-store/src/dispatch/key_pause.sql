@@ -1,9 +1,9 @@
 -- name: holds
-SELECT topic, ordering_key, state = 'held' AS is_held FROM public.app_outbox_hold
+SELECT topic, ordering_key, replay_id, state = 'held' AS is_held FROM public.app_outbox_hold
  WHERE slot = $1
 
 -- name: wanted_holds
-SELECT topic, ordering_key, false AS is_held FROM public.app_outbox_hold
+SELECT topic, ordering_key, replay_id, false AS is_held FROM public.app_outbox_hold
  WHERE slot = $1 AND state = 'wanted'
  ORDER BY wanted_at, topic, ordering_key LIMIT $2
 

@@ -88,7 +88,7 @@ impl DispatchStore {
             count += 1;
         }
         for held in self.holds(client).await? {
-            let HeldKey { topic, ordering_key, is_held } = held;
+            let HeldKey { topic, ordering_key, is_held, .. } = held;
             each(ParkedKey {
                 topic,
                 ordering_key,

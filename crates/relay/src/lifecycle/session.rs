@@ -99,7 +99,10 @@ impl Purpose {
     ) -> DispatchWriter<S> {
         match self {
             Self::Publish | Self::Replay(_) => recorder.reporting_to(observer.health()),
-            Self::Record => recorder.recording_only(),
+            Self::Record => {
+                observer.health().slot_is_held();
+                recorder.recording_only()
+            }
         }
     }
 }

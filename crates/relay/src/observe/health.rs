@@ -104,6 +104,8 @@ struct Shared {
     /// True if the condition may differ from the noted one. Readable without the lock.
     has_condition_change: AtomicBool,
     news: Notify,
+    /// The health of the relay, if this is that of the session that holds the new slot of a recovery.
+    relay: Option<Health>,
 }
 
 /// A problem that makes the relay not ready. Each has one reason at a time. The order is that of
@@ -240,7 +242,19 @@ impl Health {
     /// Creates the state of a starting relay, with a fresh heartbeat.
     #[must_use]
     pub fn new() -> Self {
+        Self::of(None)
+    }
+
+    /// Creates the state of the session that holds the new slot of a recovery. The relay reports the
+    /// WAL that this session measures, and notes its own condition again once the slot is held.
+    #[must_use]
+    pub fn of_slot_holder(&self) -> Self {
+        Self::of(Some(self.clone()))
+    }
+
+    fn of(relay: Option<Self>) -> Self {
         Self(Arc::new(Shared {
+            relay,
             pulse: Heartbeat::new(Instant::now()),
             state: Mutex::new(State {
                 phase: Phase::Starting,
@@ -379,6 +393,9 @@ impl Health {
 
     /// Sets the last measurement of retained WAL.
     pub fn set_retained_wal(&self, measured: RetainedWalStatus) {
+        if let Some(relay) = &self.0.relay {
+            relay.set_retained_wal(measured);
+        }
         self.state().retained_wal = Some(measured);
         self.set(Problem::WalBudget, measured.short_reason());
     }
@@ -388,6 +405,15 @@ impl Health {
         self.state().noted = None;
         self.replace(Problem::is_of_session, None);
         self.0.has_condition_change.store(true, Ordering::Release);
+    }
+
+    /// Has the relay note its condition again, because this session holds the slot now. The note
+    /// names the session.
+    pub fn slot_is_held(&self) {
+        let Some(relay) = &self.0.relay else { return };
+        relay.state().noted = None;
+        relay.condition_not_noted();
+        relay.0.news.notify_one();
     }
 
     /// Returns whether the condition may differ from the noted one. Cheap enough for each loop

@@ -60,6 +60,8 @@ pub struct SlotReport {
     pub settled_at: Option<String>,
     /// Seconds since then, by the server's clock.
     pub settled_seconds: Option<f64>,
+    /// Transactions since the last settled one.
+    pub settled_transactions: Option<u64>,
     /// Rows in dispatch state. None if dispatch state was not read.
     pub dispatch: Option<DispatchReport>,
     /// The last recent failure that only an operator can fix.
@@ -329,6 +331,7 @@ impl SlotReport {
             settled_lsn: row.map(|row| row.settled_lsn.to_string()),
             settled_at: row.map(|row| rfc3339(row.updated_at)),
             settled_seconds: row.map(|row| row.age.as_secs_f64()),
+            settled_transactions: row.and_then(RelayRow::horizon_age),
             dispatch: Some(DispatchReport::of(counts)),
             refused,
             spilled: SpilledReport {

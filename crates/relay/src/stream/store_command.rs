@@ -160,7 +160,14 @@ fn report_unpublished(health: &Health, reason: Option<&Reason>) {
             let fix = reason.fix.as_deref().unwrap_or_default();
             tracing::error!(error_code, fix, "{}", reason.text);
         }
-        None => tracing::info!("every row of the outbox can be published again"),
+        None => {
+            let error_code = Code::OutboxTableUnsuitable.name();
+            tracing::warn!(
+                error_code,
+                "new rows of the outbox can be published again; rows that such a table got before are published only if \
+                 they are inserted or replayed from the table"
+            );
+        }
     }
 }
 

@@ -318,17 +318,18 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
         add_fixes(&mut found);
         // The findings about the server and the tables are those of the first shard again.
         found.retain(|finding| !is_known(&findings, finding));
-        found.iter_mut().for_each(|finding| finding.fix = explain::with_shard(&finding.fix, shard));
-        findings.extend(found);
-        findings.extend(dead_rows::of(client, &slot).await);
+        found.extend(dead_rows::of(client, &slot).await);
         if let Some(stop) = recorded_stop::of(client, &slot).await {
             // The relay that would finish an operation cannot pass this row.
             if stop.result == CheckResult::Error(Code::RowUnreadable) {
                 let pending = CheckResult::Warning(Code::OperationUnfinished);
-                findings.retain(|finding| finding.result != pending);
+                found.retain(|finding| finding.result != pending);
+                findings.retain(|finding: &Finding| finding.result != pending);
             }
-            findings.push(stop);
+            found.push(stop);
         }
+        found.iter_mut().for_each(|finding| finding.fix = explain::with_shard(&finding.fix, shard));
+        findings.extend(found);
     }
     findings.extend(server::findings(client, relay.wal_budget).await?);
     Ok(findings)

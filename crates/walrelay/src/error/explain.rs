@@ -1,5 +1,7 @@
 //! The texts about error codes, from the errors page, which is part of the binary.
 
+use std::sync::OnceLock;
+
 use walrelay_errors::{Code, Coded};
 use walrelay_outbox_store::Shard;
 
@@ -35,23 +37,51 @@ pub(crate) fn fix_of_shard(code: Code, shard: Shard) -> String {
     with_shard(fix(code), shard)
 }
 
-/// Adds `--shard` to each `walrelay slot` command in a text, because such a command is about one
-/// shard.
+/// The shard that the command is about.
+static SHARD: OnceLock<Shard> = OnceLock::new();
+
+/// Sets the shard that the printed commands name.
+pub(crate) fn set_shard(shard: Shard) {
+    SHARD.get_or_init(|| shard);
+}
+
+/// Adds the shard that this command is about to the commands in a text.
+#[must_use]
+pub(crate) fn for_this_shard(text: &str) -> String {
+    with_shard(text, SHARD.get().copied().unwrap_or(Shard::WHOLE))
+}
+
+/// Adds `--shard` to each command in a text that is about one shard.
 #[must_use]
 pub(crate) fn with_shard(text: &str, shard: Shard) -> String {
-    const COMMAND: &str = "walrelay slot ";
+    const PROGRAM: &str = "walrelay ";
     if shard.is_whole() || text.contains("--shard") {
         return text.to_owned();
     }
     let mut text_with_shard = String::new();
     let mut rest = text;
-    while let Some((before, after)) = rest.split_once(COMMAND) {
-        let end = after.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(after.len());
-        let (word, after) = after.split_at(end);
-        text_with_shard.extend([before, COMMAND, word, &format!(" --shard {shard}")]);
+    while let Some((before, after)) = rest.split_once(PROGRAM) {
+        let (command, after) = after.split_at(command_of_one_shard(after));
+        text_with_shard.extend([before, PROGRAM, command]);
+        if !command.is_empty() {
+            text_with_shard.push_str(&format!(" --shard {shard}"));
+        }
         rest = after;
     }
     text_with_shard + rest
+}
+
+/// Returns the length of the command at the start of the text, or 0 if it is not about one shard.
+fn command_of_one_shard(text: &str) -> usize {
+    let mut words = text.split(|c: char| !c.is_ascii_lowercase());
+    match (words.next(), words.next()) {
+        (Some("run"), _) => "run".len(),
+        (Some("replay"), Some(command @ ("start" | "resume"))) => "replay ".len() + command.len(),
+        (Some(group @ ("slot" | "anchor" | "dispatch")), Some(command)) if !command.is_empty() => {
+            group.len() + 1 + command.len()
+        }
+        _ => 0,
+    }
 }
 
 /// Returns the cause of a code: the sentence after the exit code.
@@ -73,8 +103,12 @@ mod tests {
         for (text, expected) in [
             ("run `walrelay slot recover`", "run `walrelay slot recover --shard 1/4`"),
             ("walrelay slot reset --to-anchor a", "walrelay slot reset --shard 1/4 --to-anchor a"),
-            ("walrelay run", "walrelay run"),
             ("walrelay slot recover --shard 0/2", "walrelay slot recover --shard 0/2"),
+            ("walrelay anchor drop a", "walrelay anchor drop --shard 1/4 a"),
+            ("start it: walrelay run", "start it: walrelay run --shard 1/4"),
+            ("walrelay replay resume 5f", "walrelay replay resume --shard 1/4 5f"),
+            ("walrelay replay cancel 5f", "walrelay replay cancel 5f"),
+            ("walrelay init, `walrelay slot` commands", "walrelay init, `walrelay slot` commands"),
         ] {
             assert_eq!(with_shard(text, shard), expected);
             assert_eq!(with_shard(text, Shard::WHOLE), text);

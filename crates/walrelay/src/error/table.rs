@@ -87,6 +87,7 @@ fn of_tables() -> Vec<AdminError> {
         AdminError::ReleaseBegun { slot: text(), what: text() },
         AdminError::SlotReleased { slot: text() },
         AdminError::OtherDatabase { slot: text() },
+        AdminError::HorizonTooOld { slot: text(), age: 2_000_000_000 },
         AdminError::TimeNeedless { slot: text() },
         AdminError::OutboxUndefined { slot: text(), others: Vec::new() },
         AdminError::OutboxDiffers { slot: text(), what: text() },

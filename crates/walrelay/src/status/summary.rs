@@ -5,11 +5,14 @@ use walrelay_outbox_admin::{
     HEADROOM_BYTES_MIN, NextStep, OperationKind, OperationReport, Severity, StatusReport, StepScope,
 };
 use walrelay_outbox_replay::PausingReplay;
+use walrelay_outbox_store::Shard;
+use walrelay_pg_client::HORIZON_AGE_MAX;
 use walrelay_pg_replication::is_little_headroom;
 use walrelay_relay::observe::report::SlotReport;
 
 use super::stall_cause::{Cause, cause, first_abandoned_replay, unreadable};
 use super::{anchors, consumers};
+use crate::error::explain::with_shard;
 use crate::output::colour::{ColourMode, Tone};
 use crate::output::text::{human_bytes, visible};
 
@@ -56,7 +59,24 @@ impl Summary {
 
     /// Summarizes a report: its worst problem, plus dead rows and anchors at risk.
     pub(crate) fn of(report: &StatusReport) -> Self {
-        Self::worst(report).with_dead_rows(report).with_anchors(report)
+        Self::worst(report).with_dead_rows(report).with_anchors(report).with_old_horizon(report)
+    }
+
+    /// Adds that so many transactions have run since the last settled one that a recovery soon needs
+    /// a time.
+    pub(crate) fn with_old_horizon(self, report: &StatusReport) -> Self {
+        let age = report.slot.as_ref().and_then(|slot| slot.settled_transactions).unwrap_or(0);
+        if age < HORIZON_AGE_MAX / 2 {
+            return self;
+        }
+        let text = format!(
+            "{age} transactions have run since the last settled one, and after {HORIZON_AGE_MAX} a recovery needs a time"
+        );
+        Self {
+            severity: self.severity.max(Severity::Attention),
+            headline: format!("{}; {text}", self.headline),
+            ..self
+        }
     }
 
     /// Returns the summary that the report contains.
@@ -239,11 +259,13 @@ impl Summary {
         Self::new(severity, format!("shard {name}: {headline}{others}"), next_step)
     }
 
-    /// Adds `--shard` to the next step, unless the step is about all shards.
+    /// Adds the shard of this name to the commands of the next step, unless the step is about all
+    /// shards.
     pub(crate) fn of_shard(self, name: &str) -> Self {
+        let shard = name.parse().unwrap_or(Shard::WHOLE);
         let named = |step: NextStep| match is_of_all(&step) {
             true => step,
-            false => NextStep { text: format!("with --shard {name}: {}", step.text), ..step },
+            false => NextStep { text: with_shard(&step.text, shard), ..step },
         };
         Self { next_step: self.next_step.map(named), ..self }
     }
@@ -379,9 +401,23 @@ mod tests {
     }
 
     #[test]
+    fn an_old_horizon_is_a_warning_before_a_recovery_needs_a_time() {
+        for (age, expected) in [(999_999_999, false), (1_000_000_000, true)] {
+            for changes in [json!({}), json!({ "active": false }), json!({ "lost": true })] {
+                let mut changes = changes;
+                changes["settled_transactions"] = json!(age);
+                let summary = Summary::of(&report(changes));
+                let is_warned = summary.headline.contains("transactions have run since");
+                assert_eq!(is_warned, expected, "{summary:?}");
+                assert!(!expected || summary.severity >= Severity::Attention, "{summary:?}");
+            }
+        }
+    }
+
+    #[test]
     fn what_helps_one_shard_names_that_shard() {
         let summary = Summary::of(&report(json!({ "active": false }))).of_shard("2/4");
-        assert_eq!(advice(summary), "with --shard 2/4: start the relay: walrelay run");
+        assert_eq!(advice(summary), "start the relay: walrelay run --shard 2/4");
     }
 
     #[test]
@@ -671,7 +707,7 @@ mod tests {
         let must_abandon = "its anchor is gone, so this cancels it: walrelay run";
         let vain = operation("reset", "walrelay run", true);
         assert_eq!(advice(Summary::of(&report(vain))), must_abandon);
-        let run = "with --shard 0/2: start the relay: walrelay run";
+        let run = "start the relay: walrelay run --shard 0/2";
         assert_eq!(worst_of_shards(operation("reset", "walrelay run", false)), run);
     }
 

@@ -174,12 +174,10 @@ impl InboxDatabase {
             if self.rng.below(3) == 0 && !rows.iter().any(|row| self.poison.contains(row)) {
                 self.store_rows(&key, &rows);
             }
-            self.lanes.refused(batch, &failure(class), self.now);
+            self.lanes.refused_or_undecided(batch, &failure(class), self.now);
         } else if rows.iter().any(|row| self.poison.contains(row)) {
-            if let [row] = rows[..] {
-                self.dead.insert(row);
-            }
-            self.lanes.refused(batch, &failure(FailureClass::Row), self.now);
+            let failure = self.lanes.judge(&batch, failure(FailureClass::Row), self.now);
+            self.lanes.refused_or_undecided(batch, &failure, self.now);
         } else {
             self.store_rows(&key, &rows);
             let ids = rows.iter().map(u32::to_string).collect();
@@ -229,6 +227,9 @@ impl InboxDatabase {
     }
 
     fn record(&mut self, row_to_record: walrelay_core::RowToRecord) {
+        if matches!(row_to_record.reason, RecordReason::Dead { .. }) {
+            self.dead.insert(number(&row_to_record.message));
+        }
         let row = TableRow {
             key: row_to_record.message.ordering_key().to_owned(),
             event_id: row_to_record.message.event_id().to_owned(),
@@ -252,7 +253,10 @@ impl InboxDatabase {
                     recorded.due = due;
                 }
             }
-            Outcome::Dead { .. } => self.table.get_mut(&position).unwrap().dead = true,
+            Outcome::Dead { .. } => {
+                self.dead.insert(number(&row.message));
+                self.table.get_mut(&position).unwrap().dead = true;
+            }
         }
     }
 
@@ -330,6 +334,8 @@ impl InboxDatabase {
             87 => self.operator_retries(),
             88..92 => self.poll_due(),
             92 => self.spill(),
+            // The topic is repaired.
+            93 => drop(self.poison.pop_first()),
             _ => self.now += Duration::from_millis(self.rng.below(60)),
         }
         self.send();

@@ -9,6 +9,7 @@ use walrelay_outbox_replay::replay::{
     ReadProgress, RelayWork, ReplaySource, ReplayStep, ReplayWait, Tally,
 };
 
+use crate::error::explain::for_this_shard;
 use crate::output::live::{LiveLine, per_second};
 
 /// Shows the steps of a replay on standard error and in the log.
@@ -63,11 +64,13 @@ fn log_wait(ReplayWait { id, slot, work, relay }: &ReplayWait<'_>) {
     };
     match relay {
         Some(_) => tracing::info!(id, "waiting for the relay: {work}"),
-        None => tracing::warn!(
-            id,
-            "no relay streams slot {slot:?}, and {work} wait for one: start `walrelay run`, or press Ctrl-C and \
-             resume later with `walrelay replay resume {id}`"
-        ),
+        None => {
+            let next = format!(
+                "start `walrelay run`, or press Ctrl-C and resume later with `walrelay replay resume {id}`"
+            );
+            let next = for_this_shard(&next);
+            tracing::warn!(id, "no relay streams slot {slot:?}, and {work} wait for one: {next}");
+        }
     }
 }
 

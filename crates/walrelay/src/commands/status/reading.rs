@@ -18,7 +18,7 @@ use walrelay_outbox_admin::{
 };
 use walrelay_outbox_replay::{AdminError, SlotOperation, open_topic_replays, read_operation};
 use walrelay_outbox_store::{
-    Outbox, is_same_origin, read_recorded_system_identifier, read_relay_row,
+    Outbox, RelayRow, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
 use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pg_replication::read_retention;
@@ -249,56 +249,48 @@ async fn report_without_slot(
     error: &Error,
 ) -> Result<StatusReport, Error> {
     let headline = Chain(error).to_string();
+    let row = read_relay_row(client, &shard.slot).await.unwrap_or_default();
     let state = SlotReport {
         slot: shard.slot.clone(),
         lost: error.code() == Code::SlotLost,
+        settled_transactions: row.as_ref().and_then(RelayRow::horizon_age),
         ..SlotReport::default()
     };
-    let report = StatusReport::of_slot(state);
     let begun = if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = error {
         read_operation(client, slot).await?
     } else {
         None
     };
-    let may_recover = match &begun {
-        Some(SlotOperation::Release(_)) | None => true,
-        Some(
-            SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_),
-        ) => false,
+    let needs_time = match row {
+        Some(row) => needs_time(client, shard, &row).await.unwrap_or(false),
+        None => false,
     };
-    if may_recover && is_of_another_database(client, shard).await.unwrap_or(false) {
-        let code = Code::PositionsOfAnotherDatabase;
-        let step = Some(NextStep::of(code, explain::fix(code)));
-        return Ok(StatusReport { headline, severity: Severity::Bad, next_step: step, ..report });
-    }
-    // The general hint covers every kind of operation, so it is replaced by the next step for this
-    // one.
-    if let Some(begun) = begun {
-        let scope = match &begun {
-            SlotOperation::Resharding(_) => StepScope::AllShards,
-            SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Release(_) => {
-                StepScope::Slot
-            }
-        };
-        let step = NextStep { scope, ..finishing_step(&finishing_command(&begun)) };
-        return Ok(StatusReport {
-            headline,
-            severity: Severity::Bad,
-            next_step: Some(step),
-            ..report
-        });
-    }
-    let step = NextStep::of(error.code(), error.next_step());
-    Ok(StatusReport { headline, severity: Severity::Bad, next_step: Some(step), ..report })
+    let step = match &begun {
+        Some(SlotOperation::Release(_)) | None if needs_time => {
+            let code = Code::PositionsOfAnotherDatabase;
+            NextStep::of(code, explain::fix(code))
+        }
+        // The general hint covers every kind of operation, so it is replaced by the next step for
+        // this one.
+        Some(begun @ SlotOperation::Resharding(_)) => {
+            let step = finishing_step(&finishing_command(begun));
+            NextStep { scope: StepScope::AllShards, ..step }
+        }
+        Some(begun) => finishing_step(&finishing_command(begun)),
+        None => NextStep::of(error.code(), error.next_step()),
+    };
+    let (severity, next_step) = (Severity::Bad, Some(step));
+    let report = StatusReport { headline, severity, next_step, ..StatusReport::of_slot(state) };
+    Ok(Summary::in_report(&report).with_old_horizon(&report).into_report(report))
 }
 
-/// Returns whether the record of the slot came with a dump or a copy of the database. Its
-/// transaction ids mean nothing here, so a recovery needs a time.
-async fn is_of_another_database(client: &SqlClient, outbox: &Outbox) -> Result<bool, Error> {
+/// Returns whether a recovery needs a time. The record of the slot came with a dump or a copy of the
+/// database, or is too old.
+async fn needs_time(client: &SqlClient, outbox: &Outbox, row: &RelayRow) -> Result<bool, Error> {
     let Outbox { slot, tables, .. } = outbox;
-    let Some(row) = read_relay_row(client, slot).await? else { return Ok(false) };
     let here = read_recorded_system_identifier(client, slot).await?;
-    Ok(here != row.system_identifier && !is_same_origin(client, slot, tables).await?)
+    Ok(row.is_horizon_too_old()
+        || (here != row.system_identifier && !is_same_origin(client, slot, tables).await?))
 }
 
 /// Asks the relay. A relay that does not answer is a part of the report.
