@@ -8,6 +8,9 @@ use std::process::{Child, Command, Stdio};
 /// however that ends.
 const SUPERVISOR: &str = "\"$@\" </dev/null & read -r _; kill -9 $!";
 
+/// The demo tells what it does to the relay, and its summary has the dead row.
+const LOG_LEVEL: &str = "error,walrelay_relay::observe::dead_rows=off";
+
 /// A relay, running or killed.
 #[derive(Debug)]
 pub(crate) struct RelayProcess {
@@ -36,7 +39,7 @@ impl RelayProcess {
             .args(["-c", SUPERVISOR, "walrelay-demo"])
             .arg(std::env::current_exe()?)
             .args(["run", "--database-url", &self.url, "--project", self.project])
-            .args(["--log-format", "text", "--log-level", "error"])
+            .args(["--log-format", "text", "--log-level", LOG_LEVEL])
             .env("PUBSUB_EMULATOR_HOST", &self.pubsub)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -120,7 +120,9 @@ struct Reporter {
 impl Reporter {
     fn new(activity: Activity, first: Sample) -> Self {
         let (began, second) = (Instant::now(), first.clone());
-        let line = io::stderr().is_terminal().then(LiveLine::of_text);
+        // With `--quiet` a person wants to read warnings alone.
+        let is_wanted = io::stderr().is_terminal() && tracing::enabled!(tracing::Level::INFO);
+        let line = is_wanted.then(LiveLine::of_text);
         Self { activity, began, has_begun: false, second, minute: first, logged_at: began, line }
     }
 
