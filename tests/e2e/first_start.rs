@@ -255,7 +255,7 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
         (world.pubsub.emulator().subscriptions().len() > before.len()).then_some(())
     })
     .await;
-    let told = world.succeed(["emit", "video", "v-2", "VideoPublished"]).await;
+    let told = world.succeed(["emit", "video", "v-2", "VideoPublished", "{}"]).await;
     assert!(told.contains("version 1"), "{told}");
     // Everything that jsonb takes: many digits, large exponents and deep nesting.
     let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
@@ -284,7 +284,7 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
 
     let missing = world.run(["tail", "no.such.topic"]).await;
     assert!(missing.text.contains("topic-not-found"), "{}", missing.text);
-    assert_eq!(world.run(["emit", "video", "", "VideoPublished"]).await.code, Some(2));
+    assert_eq!(world.run(["emit", "video", "", "VideoPublished", "{}"]).await.code, Some(2));
     let wrong = world.run(["emit", "video", "v-1", "VideoPublished", "{"]).await;
     assert_eq!(wrong.code, Some(2), "{}", wrong.text);
 }

@@ -13,7 +13,7 @@ async fn a_pooler_is_recognised_in_every_mode_and_the_rest_is_checked() {
         let Some(bouncer) = PgBouncer::start(&world, mode, ignored).await else { return };
         let url = bouncer.url(&world);
         for command in ["run", "check"] {
-            let done = world.run([command, "--database-url", &url]).await;
+            let done = world.run([command, "-v", "--database-url", &url]).await;
             let text = &done.text;
             assert_eq!(done.code, Some(3), "{mode} {ignored} {command}: {text}");
             assert!(text.contains("connection pooler"), "{mode} {ignored} {command}: {text}");

@@ -68,7 +68,8 @@ async fn assert_recovers(world: &InboxDatabase) {
     insert(world, 1_000).await;
     world.catch_up().await;
     assert_none_lost(world).await;
-    assert!(world.succeed(["check"]).await.contains("publishes the inserts of every outbox table"));
+    let checked = world.succeed(["check", "-v"]).await;
+    assert!(checked.contains("publishes the inserts of every outbox table"), "{checked}");
     world.catch_up().await;
 }
 

@@ -226,7 +226,7 @@ async fn the_budget_follows_the_server_while_the_relay_runs() {
     assert!(metrics.contains(&budget), "{metrics}");
     let status = world.succeed(["status"]).await;
     assert!(status.contains("48 MiB; the server retains 96 MiB for a slot"), "{status}");
-    let checked = world.run(["check"]).await.text;
+    let checked = world.run(["check", "-v"]).await.text;
     assert!(checked.contains("is 48 MiB; the server's bound is 96 MiB"), "{checked}");
 }
 

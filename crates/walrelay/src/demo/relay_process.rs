@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 /// however that ends.
 const SUPERVISOR: &str = "\"$@\" </dev/null & read -r _; kill -9 $!";
 
-/// The demo tells what it does to the relay, and its summary has the dead row.
+/// The demo reports what it does to the relay, and its summary has the dead row.
 const LOG_LEVEL: &str = "error,walrelay_relay::observe::dead_rows=off";
 
 /// A relay, running or killed.
