@@ -101,8 +101,9 @@ async fn a_column_renamed_at_run_time_stops_the_relay_until_it_is_fixed() {
 async fn an_event_for_a_database_without_an_outbox_leads_to_init() {
     let Some(world) = InboxDatabase::create_empty().await else { return };
     for more in [&[][..], &["--idempotency-key", "request-1"]] {
-        let emit =
-            ["emit", "video", "v-1", "VideoPublished", "{}"].into_iter().chain(more.iter().copied());
+        let emit = ["emit", "video", "v-1", "VideoPublished", "{}"]
+            .into_iter()
+            .chain(more.iter().copied());
         assert_refused(&world.run(emit).await, 3, &["outbox-table-missing", "run `walrelay init`"]);
     }
 }
