@@ -88,6 +88,7 @@ async fn an_outage_under_load_retains_wal_within_the_budget_and_keeps_order() {
     // few rows.
     let reasons = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
     assert!(reasons.contains("nothing is being stored"), "{reasons}");
+    assert!(reasons.contains("UNAVAILABLE (a fault rejects this request"), "{reasons}");
 
     world.pubsub.heal();
     assert_all_came_in_order(&world).await;
@@ -141,7 +142,9 @@ async fn an_outage_within_the_budget_parks_nothing() {
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 0);
     wait_until(DEADLINE, "the status to report the outage as the relay noted it", async || {
         let status = world.succeed(["status"]).await;
-        status.contains("; not ready: nothing is being stored").then_some(())
+        let is_told = status.contains("; not ready: nothing is being stored")
+            && status.contains("(a fault rejects this request");
+        is_told.then_some(())
     })
     .await;
     world.pubsub.heal();

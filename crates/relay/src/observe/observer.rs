@@ -527,7 +527,7 @@ impl Observer {
     fn refused(&mut self, batch: &Batch, failure: &PublishFailure, now: Instant) {
         let topic = batch.topic();
         if failure.class != FailureClass::Row {
-            self.supply.failed(failure.code, now);
+            self.supply.failed(failure.code, &failure.message, now);
         }
         self.metrics.request_failed(topic, failure.code);
         // Only the debug level names ordering keys, because not every reader of logs may see them.

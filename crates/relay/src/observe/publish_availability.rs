@@ -18,6 +18,9 @@ const IDLE_WHILE_DOWN: Duration = Duration::from_mins(2);
 /// The code of a call that timed out in the relay or in the service.
 const NO_ANSWER: FailureCode = FailureCode::Call(CallCode::DeadlineExceeded);
 
+/// Most characters of an error's text that a reason has.
+const MESSAGE_CHARACTERS_MAX: usize = 200;
+
 /// Whether Pub/Sub stores messages at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Service {
@@ -37,7 +40,8 @@ pub struct PublishAvailability {
     idle_since: Option<Instant>,
     /// The first failed attempt since a message was stored, or since no row was pending.
     failing_since: Option<Instant>,
-    last_code: Option<FailureCode>,
+    /// The last failure, and the text about it.
+    last_answer: Option<(FailureCode, String)>,
     /// Whether an attempt failed since the last check. A refused row was pending even if no check
     /// saw it: a spilled row is in memory only during its attempt.
     was_refused: bool,
@@ -56,14 +60,14 @@ impl PublishAvailability {
         self.moved_at = Some(now);
         self.service = Service::Up;
         self.failing_since = None;
-        self.last_code = None;
+        self.last_answer = None;
         self.was_refused = false;
     }
 
-    /// Records a failed attempt that will be retried.
-    pub fn failed(&mut self, code: FailureCode, now: Instant) {
+    /// Records a failed attempt that will be retried, with the text of its error.
+    pub fn failed(&mut self, code: FailureCode, message: &str, now: Instant) {
         self.failing_since.get_or_insert(now);
-        self.last_code = Some(code);
+        self.last_answer = Some((code, message.chars().take(MESSAGE_CHARACTERS_MAX).collect()));
         self.was_refused = true;
     }
 
@@ -101,15 +105,15 @@ impl PublishAvailability {
         if self.rows > 0 && (waited.max(failing) >= PATIENCE || tries == Service::Down) {
             self.service = Service::Down;
         }
-        let code = self.last_code.map(|code| match code == NO_ANSWER {
+        let answer = self.last_answer.as_ref().map(|(code, message)| match *code == NO_ANSWER {
             true => format!(", and calls get no answer ({code})"),
-            false => format!(", the last answer was {code}"),
+            false => format!(", the last answer was {code} ({message})"),
         });
         match self.service {
             Service::Up => None,
             Service::Down => {
-                let code = code.unwrap_or_default();
-                Some(format!("nothing is being stored by Pub/Sub although rows wait{code}"))
+                let answer = answer.unwrap_or_default();
+                Some(format!("nothing is being stored by Pub/Sub although rows wait{answer}"))
             }
         }
     }
@@ -126,10 +130,10 @@ mod tests {
         let mut supply = PublishAvailability::default();
         supply.look(5, 1, start);
         assert_eq!(supply.outage(after(9), Service::Up), None);
-        supply.failed(CallCode::Unavailable.into(), start);
+        supply.failed(CallCode::Unavailable.into(), "Connection refused", start);
         let text = supply.outage(after(10), Service::Up).unwrap();
-        assert!(text.ends_with("the last answer was UNAVAILABLE"), "{text}");
-        supply.failed(CallCode::DeadlineExceeded.into(), after(10));
+        assert!(text.ends_with("the last answer was UNAVAILABLE (Connection refused)"), "{text}");
+        supply.failed(CallCode::DeadlineExceeded.into(), "", after(10));
         let unanswered = supply.outage(after(10), Service::Up).unwrap();
         assert!(
             unanswered.ends_with("and calls get no answer (DEADLINE_EXCEEDED)"),
@@ -148,7 +152,11 @@ mod tests {
             supply.look(20_000, 0, now);
             assert_eq!(supply.outage(now, Service::Up), None, "{second}");
         }
-        supply.failed(CallCode::Unavailable.into(), start + Duration::from_secs(60));
+        supply.failed(
+            CallCode::Unavailable.into(),
+            "Connection refused",
+            start + Duration::from_secs(60),
+        );
         let now = start + Duration::from_secs(70);
         supply.look(20_000, 0, now);
         assert!(supply.outage(now, Service::Up).is_some(), "between two tries that fail");
@@ -188,10 +196,10 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut supply = PublishAvailability::default();
         supply.look(0, 1, start);
-        supply.failed(CallCode::Unavailable.into(), start);
+        supply.failed(CallCode::Unavailable.into(), "Connection refused", start);
         supply.look(0, 1, after(2));
         assert!(supply.outage(after(2), Service::Down).is_some());
-        supply.failed(CallCode::Unavailable.into(), after(2));
+        supply.failed(CallCode::Unavailable.into(), "Connection refused", after(2));
         supply.moved(after(3));
         supply.look(0, 1, after(4));
         assert_eq!(supply.outage(after(4), Service::Up), None);
@@ -203,15 +211,15 @@ mod tests {
         let mut supply = PublishAvailability::default();
         // Each second rows are refused and recorded, so they are no longer pending in memory.
         for second in 0..10 {
-            supply.failed(CallCode::Unavailable.into(), after(second));
+            supply.failed(CallCode::Unavailable.into(), "Connection refused", after(second));
             supply.look(usize::from(second % 2 == 0), 1, after(second));
             assert_eq!(supply.outage(after(second), Service::Up), None, "{second}");
         }
-        supply.failed(CallCode::Unavailable.into(), after(10));
+        supply.failed(CallCode::Unavailable.into(), "Connection refused", after(10));
         supply.look(0, 1, after(10));
         assert!(supply.outage(after(10), Service::Up).is_some());
         supply.moved(after(11));
-        supply.failed(CallCode::Unavailable.into(), after(12));
+        supply.failed(CallCode::Unavailable.into(), "Connection refused", after(12));
         supply.look(1, 1, after(20));
         assert_eq!(supply.outage(after(20), Service::Up), None, "the ten seconds begin anew");
     }

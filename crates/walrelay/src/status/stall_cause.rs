@@ -108,8 +108,7 @@ fn waiting(slot: &SlotReport) -> Option<Cause> {
 }
 
 /// Advice during an outage, which only a change at Pub/Sub can end.
-const OUTAGE: &str = "they follow by themselves, in order; find out why Pub/Sub refuses or does not answer: \
-     walrelay_publish_requests_total by code";
+const OUTAGE: &str = "they follow by themselves, in order, once Pub/Sub stores messages again";
 
 fn outage_step() -> NextStep {
     NextStep::of(Code::PubsubUnreachable, OUTAGE)

@@ -1,10 +1,11 @@
 //! `walrelay emit`: writes one event with the producer's SQL function.
 
-use std::io::{read_to_string, stdin};
+use std::io::{self, Read as _, read_to_string, stdin};
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
+use tokio::task::spawn_blocking;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use walrelay_errors::Code;
@@ -66,7 +67,9 @@ impl Emit {
     /// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
     async fn run(mut self, connect: &ConnectConfig) -> Result<(), Error> {
         if self.payload == STANDARD_INPUT {
-            let read = read_to_string(stdin());
+            // A read blocks, and must not keep a signal from ending the command.
+            let read = spawn_blocking(|| read_to_string(stdin().take(INPUT_BYTES_MAX)));
+            let read = read.await.unwrap_or_else(|error| Err(io::Error::other(error)));
             let text =
                 read.map_err(|source| Error::Io { action: "read standard input".into(), source })?;
             self.payload = json(&text).map_err(|allowed| {
@@ -82,6 +85,9 @@ impl Emit {
         print(&done.map_err(|error| not_emitted(error, &self, connect.user()))?)
     }
 }
+
+/// More than any payload that Pub/Sub or jsonb takes.
+const INPUT_BYTES_MAX: u64 = 300 << 20;
 
 /// The argument that stands for standard input.
 const STANDARD_INPUT: &str = "-";
