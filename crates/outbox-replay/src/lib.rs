@@ -27,9 +27,8 @@ mod unfinished_replay;
 
 pub use admin_error::{AdminError, describe_shards};
 pub use lost_slot::{
-    LostSlot, SettledRecord, existing_definition, existing_slot, loss, read_loss,
-    read_loss_with_wal, read_settled, refuse_lost, refuse_other_outbox, refuse_other_slot,
-    rows_at_risk, slot_of_the_outbox,
+    LostSlot, SettledRecord, existing_slot, loss, named_definition, read_loss, read_loss_with_wal,
+    read_settled, refuse_lost, refuse_other_outbox, refuse_other_slot, rows_at_risk,
 };
 pub use operation::{
     Again, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery, SlotSnapshot,

@@ -203,31 +203,34 @@ pub async fn refuse_other_slot(client: &Client, slot: &str) -> Result<(), AdminE
     }
 }
 
-/// Returns the name of the slot that a command means that names none: that of the only outbox on record, or
-/// one that is free.
+/// Returns the slot that a command means, and the definition of its outbox or why there is none. Without
+/// `slot`, a command is about the only outbox on record, or about a new one.
 ///
 /// # Errors
 ///
-/// Several outboxes are on record, the server refused a statement, or the connection ended.
-pub async fn slot_of_the_outbox(client: &Client) -> Result<String, AdminError> {
-    let mut slots = read_definitions(client).await?.into_iter().map(|it| it.slot);
-    match (slots.next(), slots.next()) {
-        (None, _) => Ok(free_slot(client).await?),
-        (Some(only), None) => Ok(only),
-        (Some(first), Some(second)) => {
-            let slots = [first, second].into_iter().chain(slots).collect();
-            Err(AdminError::OutboxUnnamed { slots })
+/// Several outboxes are on record and none is named, the server refused a statement, or the connection
+/// ended.
+pub async fn named_definition(
+    client: &Client,
+    slot: Option<&str>,
+) -> Result<(String, Result<Definition, AdminError>), AdminError> {
+    let found = read_definitions(client).await?;
+    let slot = match (slot, found.as_slice()) {
+        (Some(given), _) => given.to_owned(),
+        (None, []) => free_slot(client).await?,
+        (None, [only]) => only.slot.clone(),
+        (None, several) => {
+            let slots = several.iter().map(|it| it.slot.clone()).collect();
+            return Err(AdminError::OutboxUnnamed { slots });
         }
-    }
+    };
+    let definition = definition_of(&slot, found);
+    Ok((slot, definition))
 }
 
-/// Returns the definition of the outbox with this slot, given without the number of a shard.
-///
-/// # Errors
-///
-/// There is none, another table has taken a name of it, the server refused a statement, or the connection ended.
-pub async fn existing_definition(client: &Client, slot: &str) -> Result<Definition, AdminError> {
-    let mut found = read_definitions(client).await?;
+/// Returns the definition with this slot. Fails if there is none, or if another table has taken a name of
+/// it.
+fn definition_of(slot: &str, mut found: Vec<Definition>) -> Result<Definition, AdminError> {
     if let Some(index) = found.iter().position(|it| it.slot == slot) {
         let recorded = found.swap_remove(index);
         return match recorded.ambiguity() {
@@ -245,7 +248,7 @@ pub async fn existing_definition(client: &Client, slot: &str) -> Result<Definiti
 ///
 /// The outbox differs or has no definition, the server refused a statement, or the connection ended.
 pub async fn refuse_other_outbox(client: &Client, outbox: &Outbox) -> Result<(), AdminError> {
-    let recorded = existing_definition(client, outbox.base_slot()).await?;
+    let recorded = definition_of(outbox.base_slot(), read_definitions(client).await?)?;
     match Definition::of(outbox, &recorded.columns).difference_from(&recorded) {
         Some(what) => Err(AdminError::OutboxDiffers { slot: recorded.slot, what }),
         None => Ok(()),

@@ -10,6 +10,7 @@ use crate::commands::{
     anchor, audit, check, completions, config, consumer, demo, dispatch, emulator, explain, inbox,
     init, man, produce, prune, replay, reshard, run, slot, status, tail, trace, version,
 };
+use crate::error::explain::DOCUMENTATION;
 use crate::options::values::may_hold_secret;
 use crate::options::{ARGUMENTS, GeneralOptions, OWN_OPTIONS, is_option};
 
@@ -28,8 +29,6 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "\
-Documentation: https://github.com/walrelay/walrelay/tree/main/docs
-
 Exit codes: 0 done or asked to stop; 1 unexpected; 2 usage or configuration; 3 Postgres is not set up \
 for this; 4 Pub/Sub is not set up for this; 5 the slot is lost; 6 the slot is held by somebody else; \
 101 a broken invariant.";
@@ -93,7 +92,8 @@ pub fn command() -> Command {
     }
     let command = shape(Cli::command()).mut_subcommand("run", with_short_help);
     let template = format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}General:\n{{options}}{{after-help}}",
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}General:\n{{options}}{{after-help}}\n\n\
+         Documentation: {DOCUMENTATION}",
         groups_text(&command)
     );
     command.help_template(template)
@@ -199,7 +199,6 @@ fn shape_switch(argument: Arg) -> Arg {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::explain::DOCUMENTATION;
 
     #[test]
     fn the_help_shows_each_command_in_one_group_and_the_address_of_the_documentation() {

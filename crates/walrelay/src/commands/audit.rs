@@ -85,18 +85,14 @@ pub(crate) struct Audit {
 /// What an audit compares.
 struct AuditPlaces {
     database: DatabaseConfig,
-    /// Column of the event id.
-    id: ColumnAliases,
     /// Column of the time of the event.
     occurred_at: ColumnAliases,
-    /// Column of the aggregate type.
-    aggregate_type: Option<ColumnAliases>,
     /// The consumers. Empty means those in the outbox's own database.
     inboxes: Vec<InboxPlace>,
     /// Full name of a subscription to compare with instead.
     subscription: Option<String>,
     endpoint: Endpoint,
-    /// Says which rows lead to the topic of a consumer.
+    /// The columns, and the rule that leads a row to its topic.
     router: RouterConfig,
 }
 
@@ -116,9 +112,7 @@ impl Audit {
             endpoint: checks.endpoint(&self.endpoint),
             router: checks.router(&self.messages),
             database: checks.database(&self.database)?,
-            id: columns.id,
             occurred_at: columns.occurred_at?,
-            aggregate_type: columns.aggregate_type,
             inboxes: inboxes?,
         };
         Some(Plan::new(async move |shutdown| {
@@ -190,7 +184,8 @@ impl Audit {
     }
 }
 
-/// The condition for a row to lead to the topic of a subscription, or why there is none.
+/// Limits the tables to rows that lead to the topic of the consumer's subscription. Returns why the topic
+/// is not known.
 async fn rows_of_topic(
     outbox: &SqlClient,
     inbox: &Inbox,
@@ -231,10 +226,11 @@ async fn scope(outbox: &SqlClient, command: &Audit, places: &AuditPlaces) -> Res
         refuse_unrecorded(outbox, &shard.slot).await?;
     }
     let mut tables = Vec::new();
+    let columns = &places.router.columns;
     for table in &places.database.outbox.tables {
-        let id = column_of(outbox, table, &places.id).await?;
+        let id = column_of(outbox, table, &columns.id).await?;
         let (occurred_at, time) = time_column_of(outbox, table, Some(&places.occurred_at)).await?;
-        let aggregate_type = match &places.aggregate_type {
+        let aggregate_type = match &columns.aggregate_type {
             Some(names) => Some(column_of(outbox, table, names).await?),
             None => None,
         };

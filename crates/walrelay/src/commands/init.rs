@@ -16,6 +16,7 @@ use walrelay_relay::settings::PubSubSettings;
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
+use crate::commands::shared::set_up_report::nothing_to_do;
 use crate::config::{ChangeMode, ChangeOptions, Checks, DefinitionNeed, topic_settings};
 use crate::error::Error;
 use crate::options::arguments::ConfirmArgs;
@@ -264,9 +265,7 @@ impl<'a> InitJson<'a> {
         let there = self.report.already_there.len() + self.topics.iter().filter(is_there).count();
         let is_created = |it: &TopicJson<'_>| it.result == TopicResult::Created;
         match !self.report.created.is_empty() || self.topics.iter().any(is_created) {
-            false => {
-                format!("nothing to do: {there} object(s) are there already (-v lists them)\n")
-            }
+            false => nothing_to_do(there),
             true => "next: `walrelay check`, then `walrelay run`\n".to_owned(),
         }
     }

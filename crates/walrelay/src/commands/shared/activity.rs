@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, sleep};
 
 use crate::http::Observed;
 use crate::output::live::LiveLine;
@@ -40,14 +40,16 @@ impl Activity {
         behind: "walrelay_inbox_oldest_waiting_seconds",
     };
 
-    /// Reports until the set is dropped.
+    /// Reports until the set is dropped. Reports nothing if only warnings are wanted.
     pub(in crate::commands) fn report(self, observed: Observed) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return tasks;
+        }
         tasks.spawn(async move {
             let mut reporter = Reporter::new(self, self.sample(&observed));
-            let mut pace = interval(Duration::from_secs(1));
             loop {
-                pace.tick().await;
+                sleep(reporter.pause()).await;
                 reporter.next(self.sample(&observed));
             }
         });
@@ -120,10 +122,16 @@ struct Reporter {
 impl Reporter {
     fn new(activity: Activity, first: Sample) -> Self {
         let (began, second) = (Instant::now(), first.clone());
-        // With `--quiet` a person wants to read warnings alone.
-        let is_wanted = io::stderr().is_terminal() && tracing::enabled!(tracing::Level::INFO);
-        let line = is_wanted.then(LiveLine::of_text);
+        let line = io::stderr().is_terminal().then(LiveLine::of_text);
         Self { activity, began, has_begun: false, second, minute: first, logged_at: began, line }
+    }
+
+    /// Returns the time until the next figures are needed. All metrics are encoded to read some.
+    fn pause(&self) -> Duration {
+        match self.has_begun && self.line.is_none() {
+            true => LOGGED_EVERY,
+            false => Duration::from_secs(1),
+        }
     }
 
     fn next(&mut self, now: Sample) {

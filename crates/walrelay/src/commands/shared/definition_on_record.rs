@@ -1,6 +1,6 @@
 //! Reads the record of an outbox over a connection of its own.
 
-use walrelay_outbox_replay::{existing_definition, slot_of_the_outbox};
+use walrelay_outbox_replay::named_definition;
 use walrelay_pg_client::{ConnectConfig, connect_sql};
 
 use crate::config::NamedOutbox;
@@ -17,15 +17,7 @@ pub(crate) async fn named_outbox(
     slot: Option<&str>,
 ) -> Result<NamedOutbox, Error> {
     let client = connect_sql(connect).await?;
-    let found = async {
-        let slot = match slot {
-            Some(given) => given.to_owned(),
-            None => slot_of_the_outbox(&client).await?,
-        };
-        let definition = existing_definition(&client, &slot).await;
-        Ok(NamedOutbox { slot, definition })
-    };
-    let found = found.await;
+    let found = named_definition(&client, slot).await;
     client.close().await;
-    found
+    found.map(|(slot, definition)| NamedOutbox { slot, definition }).map_err(Error::from)
 }

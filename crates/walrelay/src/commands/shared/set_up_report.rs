@@ -21,6 +21,11 @@ impl From<bool> for Presence {
     }
 }
 
+/// Returns the whole text of a set-up that has created nothing.
+pub(in crate::commands) fn nothing_to_do(already_there: usize) -> String {
+    format!("nothing to do: {already_there} object(s) are there already (-v lists them)\n")
+}
+
 /// What `consumer init` has done so far.
 #[derive(Debug)]
 pub(in crate::commands) struct SetUpReport<'a> {
@@ -127,10 +132,7 @@ impl<'a> SetUpReport<'a> {
     ) -> Result<(), Error> {
         let SetUpJson { consumer, created, already_there, moved_from, .. } = &self.result;
         if created.is_empty() && moved_from.is_none() {
-            let there = already_there.len();
-            self.print(&format!(
-                "nothing to do: {there} object(s) are there already (-v lists them)\n"
-            ))?;
+            self.print(&nothing_to_do(already_there.len()))?;
         } else {
             self.print(&format!(
                 "next: `walrelay consumer run {consumer} --handler FUNCTION`; `walrelay consumer scaffold` prints a handler\n"
