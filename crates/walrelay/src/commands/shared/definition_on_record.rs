@@ -14,10 +14,10 @@ use crate::error::Error;
 /// Postgres cannot be reached, or has several outboxes and none is named.
 pub(crate) async fn named_outbox(
     connect: &ConnectConfig,
-    slot: Option<&str>,
+    given: Option<&str>,
 ) -> Result<NamedOutbox, Error> {
     let client = connect_sql(connect).await?;
-    let found = named_definition(&client, slot).await;
+    let found = named_definition(&client, given).await;
     client.close().await;
     found.map(|(slot, definition)| NamedOutbox { slot, definition }).map_err(Error::from)
 }
