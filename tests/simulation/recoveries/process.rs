@@ -1,15 +1,20 @@
 //! Processes that recover, one after the other, each killed at a step.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::io::DuplexStream;
 use tokio::time::{sleep, timeout};
 use walrelay_core::{Random, WalBudgetLimit};
+use walrelay_errors::{Code, Coded as _};
 use walrelay_outbox_replay::RecoveryCursor;
 use walrelay_outbox_replay::recovery::{
     PlaceStore, Progress, ProgressReporting, TableStreamServer, hold_slot, run_recording_place,
 };
+use walrelay_pg_client::{PgError, ServerError};
 use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::server::{Connected, Server};
 use walrelay_relay::lifecycle::session::{Purpose, SessionSettings};
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
@@ -22,7 +27,7 @@ use walrelay_testkit::seed::Seed;
 use super::bug::Bug;
 use super::disk::CreatedSlot;
 use super::publisher::TopicOf;
-use super::slot::SlotServer;
+use super::slot::{SlotDatabase, SlotServer};
 use super::table::{TableServer, described};
 use super::world::{InboxDatabase, random_key};
 use crate::judge::Fault;
@@ -237,4 +242,39 @@ impl PlaceStore for Noting {
         steps.pass().await;
         Ok(())
     }
+}
+
+/// A server whose slot is dropped for a recovery while a relay connects.
+struct Recovering {
+    has_begun: AtomicBool,
+}
+
+impl Server for Recovering {
+    type Socket = DuplexStream;
+    type Database = SlotDatabase;
+
+    async fn connect(&self) -> Result<Connected<DuplexStream, SlotDatabase>, RelayError> {
+        if self.has_begun.swap(true, Ordering::Relaxed) {
+            let (code, summary) = (Code::RecoveryPending, String::new());
+            return Err(RelayError::Setup { code, summary });
+        }
+        let answer = ServerError { code: "42704".to_owned(), ..ServerError::default() };
+        Err(RelayError::Connect(PgError::Server(Box::new(answer))))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_a_recovery_drops_while_a_relay_connects_is_looked_at_once_more() {
+    let world = Arc::new(InboxDatabase::new(&mut Seed::new(0), None));
+    let settings = settings(&world.plan);
+    let relay = Supervisor {
+        settings: &settings,
+        server: Recovering { has_begun: AtomicBool::new(false) },
+        publisher: TopicOf { world: Arc::clone(&world), commit_lsn: 0 },
+        metrics: Metrics::new(),
+        health: Health::new(),
+        random: Random::new(0),
+    };
+    let error = relay.run(&Shutdown::new()).await.expect_err("no session began");
+    assert_eq!(error.code(), Code::RecoveryPending, "{error}");
 }

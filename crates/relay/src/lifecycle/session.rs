@@ -373,18 +373,13 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
     }
 }
 
-/// Returns the holder if another relay took the slot between the check and `START_REPLICATION`. If
-/// the slot was dropped in between, a second check finds out what that means.
+/// Returns the holder if another relay took the slot between the check and `START_REPLICATION`.
 async fn holder_or_error<S, D: Database>(
     error: PgError,
     mut database: D,
     log: Option<String>,
 ) -> Result<OpenResult<S, D>, RelayError> {
-    let code = error.code_while_streaming();
-    if code == Code::SlotOrPublicationMissing {
-        database.check().await?;
-    }
-    let active = match code.action(ErrorContext::Running) {
+    let active = match error.code_while_streaming().action(ErrorContext::Running) {
         Action::StandBy => database.holder().await?,
         Action::Reconnect | Action::Wait | Action::Stop(_) => {
             return Err(RelayError::Connect(error));

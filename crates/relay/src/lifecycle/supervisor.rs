@@ -204,7 +204,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         let opened = tokio::select! {
             biased;
             () = shutdown.requested() => return Ok(Turn::Done(None)),
-            opened = self.open(&mut memory.history) => opened?,
+            opened = self.open_after_change(&mut memory.history) => opened?,
         };
         memory.reached = memory.reached.max(Reached::Server);
         memory.waits = WaitLog::default();
@@ -221,6 +221,21 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                     free = waiting => free.map(|()| Turn::Again),
                 }
             }
+        }
+    }
+
+    /// Opens a session. If the slot was dropped after it was checked, a second attempt finds out what
+    /// that means: an operation on record, a lost slot, or a new slot of that name.
+    async fn open_after_change(
+        &mut self,
+        history: &mut ServerHistory,
+    ) -> Result<OpenResult<SessionOf<C, P>, C::Database>, RelayError> {
+        match self.open(history).await {
+            Err(RelayError::Connect(error)) if error.code() == Code::SlotOrPublicationMissing => {
+                tracing::debug!(error = %Chain(&error), "the slot has changed since it was checked");
+                self.open(history).await
+            }
+            opened => opened,
         }
     }
 
