@@ -88,6 +88,7 @@ BEGIN
       written_xid       xid8        NOT NULL DEFAULT pg_current_xact_id(), -- the transaction that wrote this row version
       publication       jsonb,                -- the publication at the last start: later changes may hide rows
       condition         jsonb,                -- what the relay does, and why rows do not flow: for `walrelay status`
+      published         jsonb,                -- how many rows Pub/Sub has stored, also today, and when the last: for `walrelay status`
       last_skipped      jsonb,                -- the rows that the last `walrelay slot advance` skips, before it skips them
       updated_at        timestamptz NOT NULL DEFAULT now()
     );

@@ -340,8 +340,8 @@ impl Store for BuggyStore {
         self.table.watch().await
     }
 
-    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
-        self.table.note_settled(settled).await
+    async fn note_settled(&mut self, settled: Lsn, published: u64) -> Result<(), StoreFailure> {
+        self.table.note_settled(settled, published).await
     }
 
     async fn notice(&mut self) {

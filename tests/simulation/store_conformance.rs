@@ -80,7 +80,7 @@ async fn answer<S: StoreUnderTest>(
         }
         Step::AddHistory(..) => {}
         Step::Lift(key) => subject.lift(*key).await,
-        Step::Settled(to) => subject.store().note_settled(Lsn::new(*to)).await?,
+        Step::Settled(to) => subject.store().note_settled(Lsn::new(*to), 0).await?,
         Step::RetryDead => subject.retry_dead().await,
         Step::RetryTopic(topic) => subject.retry_topic(script::topic(*topic)).await,
         Step::Discard(row) => subject.discard(*row).await,

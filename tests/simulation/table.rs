@@ -550,7 +550,7 @@ impl Store for SessionTable {
         Ok(PublicationCheck::Intact { up_to, unpublished: None })
     }
 
-    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+    async fn note_settled(&mut self, settled: Lsn, _: u64) -> Result<(), StoreFailure> {
         let (table, generation) = (self.table.clone(), self.generation);
         table.command("note settled", || table.note_settled(settled.as_u64(), generation)).await?;
         self.refuse_other_generation()?;

@@ -38,6 +38,8 @@ pub struct RelayRow {
     pub operation: Option<String>,
     /// The relay's condition at its last change.
     pub condition: Option<StoredCondition>,
+    /// The rows that the relay has published. None if there was none yet.
+    pub published: Option<PublishedRows>,
 }
 
 impl RelayRow {
@@ -99,9 +101,31 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             age: Duration::try_from_secs_f64(row.get("age")).unwrap_or_default(),
             operation: row.get("operation"),
             condition: condition_of_row(&row),
+            published: published_of_row(&row),
         })
     })
     .transpose()
+}
+
+/// The rows that Pub/Sub has stored since the record exists. A row that was sent twice counts twice,
+/// and a crash of the relay leaves out those of its last tenth of a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishedRows {
+    pub rows: u64,
+    /// Those of this day in UTC.
+    pub today: u64,
+    /// Time since the last of them, by the server's clock.
+    pub age: Duration,
+}
+
+fn published_of_row(row: &Row) -> Option<PublishedRows> {
+    let count = |name| row.get::<_, Option<i64>>(name).map(i64::unsigned_abs);
+    let age: Option<f64> = row.get("published_age");
+    Some(PublishedRows {
+        rows: count("published_rows")?,
+        today: count("published_today")?,
+        age: Duration::try_from_secs_f64(age?).unwrap_or_default(),
+    })
 }
 
 /// The row that a session writes, identified by slot, timeline and generation.
@@ -125,8 +149,8 @@ pub struct RelayRowWritten {
 }
 
 impl RelayRowOwner {
-    /// Records the settled position, and the transaction id if one is known. Returns None and
-    /// writes nothing if the row no longer belongs to the session.
+    /// Records the settled position, the transaction id if one is known, and that so many more rows
+    /// are published. Returns None and writes nothing if the row no longer belongs to the session.
     ///
     /// The same statement reads the horizon, because it runs ten times a second. [`read_horizon`]
     /// explains why the position is never before the snapshot.
@@ -139,6 +163,7 @@ impl RelayRowOwner {
         client: &Client,
         settled_lsn: Lsn,
         settled_xid: Option<u64>,
+        published: u64,
     ) -> Result<Option<RelayRowWritten>, StoreError> {
         let (timeline, generation) = self.columns()?;
         let written = client
@@ -150,6 +175,7 @@ impl RelayRowOwner {
                     (&generation, Type::INT8),
                     (&PgLsn::from(settled_lsn.as_u64()), Type::PG_LSN),
                     (&settled_xid.map(|xid| xid.to_string()), Type::TEXT),
+                    (&i64::try_from(published).unwrap_or_default(), Type::INT8),
                 ],
             )
             .await

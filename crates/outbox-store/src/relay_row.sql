@@ -7,6 +7,10 @@ SELECT system_identifier, timeline, generation, settled_lsn, settled_xid::text A
        condition ->> 'phase' AS condition_phase,
        (condition -> 'reasons')::text AS condition_reasons,
        (condition ->> 'pid')::int AS condition_pid,
+       (published ->> 'rows')::int8 AS published_rows,
+       CASE WHEN published ->> 'day' = (now() AT TIME ZONE 'UTC')::date::text
+            THEN (published ->> 'today')::int8 ELSE 0 END AS published_today,
+       extract(epoch FROM clock_timestamp() - (published ->> 'at')::timestamptz)::float8 AS published_age,
        extract(epoch FROM clock_timestamp() - (condition ->> 'at')::timestamptz)::float8 AS condition_age
   FROM public.app_outbox_relay
  WHERE slot = $1
@@ -16,6 +20,13 @@ UPDATE public.app_outbox_relay
    SET settled_lsn = greatest(settled_lsn, $4),
        settled_xid = CASE WHEN operation ->> 'kind' = 'recovery' THEN settled_xid
                           ELSE greatest(settled_xid::text::numeric, $5::numeric)::text::xid8 END,
+       published = CASE WHEN $6::int8 = 0 THEN published
+                        ELSE jsonb_build_object(
+                               'rows', coalesce((published ->> 'rows')::int8, 0) + $6,
+                               'day', (now() AT TIME ZONE 'UTC')::date,
+                               'today', CASE WHEN published ->> 'day' = (now() AT TIME ZONE 'UTC')::date::text
+                                             THEN (published ->> 'today')::int8 ELSE 0 END + $6,
+                               'at', now()) END,
        updated_at = now()
  WHERE slot = $1 AND timeline = $2 AND generation = $3
 RETURNING coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),

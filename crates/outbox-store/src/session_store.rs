@@ -324,12 +324,13 @@ impl Store for SessionStore {
         store.heads_after(client, after, limit).await.map_err(store_failure)
     }
 
-    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+    async fn note_settled(&mut self, settled: Lsn, published: u64) -> Result<(), StoreFailure> {
         let Some(own_row) = self.own_row.clone() else { return Ok(()) };
         let passed = self.horizon.filter(|horizon| horizon.wal_end <= settled);
         let xmin = passed.map(|horizon| horizon.xmin);
         let client = self.client().await?;
-        let written = own_row.write(client, settled, xmin).await.map_err(store_failure)?;
+        let written =
+            own_row.write(client, settled, xmin, published).await.map_err(store_failure)?;
         let Some(RelayRowWritten { confirmed, horizon }) = written else {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         };

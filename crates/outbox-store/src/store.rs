@@ -193,10 +193,12 @@ pub trait Store: Send + 'static {
     /// future loses nothing.
     fn notice(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Records the settled position. The slot is never confirmed beyond it.
+    /// Records the settled position, and that so many more rows are published. The slot is never
+    /// confirmed beyond that position.
     fn note_settled(
         &mut self,
         settled: Lsn,
+        published: u64,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
     /// Records the relay's condition for `walrelay status`. Without the relay's own row, as in a

@@ -81,15 +81,36 @@ async fn the_relay_row_reads_back_as_written() {
     assert_eq!((begun.system_identifier.as_str(), begun.timeline, begun.generation), ("77", 3, 1));
     let far = begun.settled_lsn.as_u64() + 0x1000;
     for (lsn, xid) in [(far, Some(u64::MAX / 4)), (far + 8, None), (far + 9, Some(u64::MAX))] {
-        assert!(own.write(&session, Lsn::new(lsn), xid).await.unwrap().is_some());
+        assert!(own.write(&session, Lsn::new(lsn), xid, 0).await.unwrap().is_some());
         let row = read_relay_row(&session, database.name()).await.unwrap().unwrap();
         assert_eq!(row.settled_lsn.as_u64(), lsn);
         assert_eq!(row.settled_xid, xid.unwrap_or(u64::MAX / 4));
     }
     // The settled position never moves back.
-    assert!(own.write(&session, Lsn::new(1), Some(1)).await.unwrap().is_some());
+    assert!(own.write(&session, Lsn::new(1), Some(1), 0).await.unwrap().is_some());
     let row = read_relay_row(&session, database.name()).await.unwrap().unwrap();
     assert_eq!((row.settled_lsn.as_u64(), row.settled_xid), (far + 9, u64::MAX));
+}
+
+#[tokio::test]
+async fn published_rows_are_counted_in_all_and_for_the_day() {
+    let (database, session) = initialised().await;
+    let own = take_relay_row(&session, database.name(), "77", 1).await.unwrap();
+    let published = async || {
+        let row = read_relay_row(&session, database.name()).await.unwrap().unwrap();
+        row.published.map(|it| (it.rows, it.today))
+    };
+    assert_eq!(published().await, None);
+    for rows in [3, 0, 4] {
+        assert!(own.write(&session, Lsn::new(1), None, rows).await.unwrap().is_some());
+    }
+    assert_eq!(published().await, Some((7, 7)));
+    session
+        .run("UPDATE app_outbox_relay SET published = published || '{\"day\": \"2020-01-01\"}'")
+        .await;
+    assert_eq!(published().await, Some((7, 0)), "none of this day");
+    assert!(own.write(&session, Lsn::new(1), None, 2).await.unwrap().is_some());
+    assert_eq!(published().await, Some((9, 2)));
 }
 
 #[tokio::test]
@@ -101,12 +122,12 @@ async fn a_row_of_another_timeline_or_generation_is_not_written() {
     let beyond = Lsn::new(begun.settled_lsn.as_u64() + 8);
 
     let promoted = take_relay_row(&session, database.name(), "77", 2).await.unwrap();
-    assert_eq!(before.write(&session, beyond, None).await.unwrap(), None);
+    assert_eq!(before.write(&session, beyond, None, 0).await.unwrap(), None);
     assert_eq!(settled().await.settled_lsn, begun.settled_lsn);
     session.run("UPDATE app_outbox_relay SET generation = generation + 1").await;
-    assert_eq!(promoted.write(&session, beyond, None).await.unwrap(), None);
+    assert_eq!(promoted.write(&session, beyond, None, 0).await.unwrap(), None);
     let reset = take_relay_row(&session, database.name(), "77", 2).await.unwrap();
-    let written = reset.write(&session, beyond, None).await.unwrap().unwrap();
+    let written = reset.write(&session, beyond, None, 0).await.unwrap().unwrap();
     assert_eq!(written.confirmed, begun.settled_lsn, "how far the slot is confirmed");
     let now = read_horizon(&session).await.unwrap();
     let Horizon { xmin, wal_end } = written.horizon;
@@ -227,7 +248,7 @@ async fn a_record_from_a_dump_is_of_another_origin_however_alike_the_servers_are
            'tables', jsonb_build_object('public.app_outbox', 'app_outbox'::regclass::oid::text))";
     session.run(origin).await;
     assert!(is_same().await);
-    assert!(own.write(&session, Lsn::new(u64::MAX / 2), None).await.unwrap().is_some());
+    assert!(own.write(&session, Lsn::new(u64::MAX / 2), None, 0).await.unwrap().is_some());
     session.run("VACUUM (FULL, FREEZE) app_outbox_relay").await;
     assert!(is_same().await, "a frozen record is as good, and an upgrade copies it");
 
@@ -237,7 +258,7 @@ async fn a_record_from_a_dump_is_of_another_origin_however_alike_the_servers_are
          INSERT INTO app_outbox_relay SELECT * FROM dump";
     session.run(restore).await;
     assert!(!is_same().await);
-    assert!(own.write(&session, Lsn::new(u64::MAX / 2 + 8), None).await.unwrap().is_some());
+    assert!(own.write(&session, Lsn::new(u64::MAX / 2 + 8), None, 0).await.unwrap().is_some());
     assert!(!is_same().await, "a later write does not hide it");
 }
 
@@ -304,7 +325,7 @@ async fn the_horizon_stays_until_the_last_part_of_a_recovery_is_finished() {
         store_slot_snapshot(&session, slot, &part(number)).await.unwrap();
         // The session that holds the slot confirms it, and has seen a later horizon.
         let confirmed = Lsn::new(begun + 0x100 * number + 8);
-        assert!(own.write(&session, confirmed, Some(u64::MAX)).await.unwrap().is_some());
+        assert!(own.write(&session, confirmed, Some(u64::MAX), 0).await.unwrap().is_some());
         let row = read_relay_row(&session, slot).await.unwrap().unwrap();
         assert_eq!((row.settled_lsn, row.settled_xid), (confirmed, before.settled_xid));
     }

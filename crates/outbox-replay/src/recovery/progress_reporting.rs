@@ -110,9 +110,9 @@ impl<S: Store> Store for ProgressReporting<S> {
         self.inner.notice().await;
     }
 
-    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+    async fn note_settled(&mut self, settled: Lsn, published: u64) -> Result<(), StoreFailure> {
         self.progress.refuse_lost()?;
-        self.inner.note_settled(settled).await
+        self.inner.note_settled(settled, published).await
     }
 
     async fn survey(&mut self) -> Result<SlotFigures, StoreFailure> {

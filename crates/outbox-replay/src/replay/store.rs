@@ -195,7 +195,7 @@ impl<P: Progress> Store for ReplayStore<P> {
         std::future::pending::<()>().await;
     }
 
-    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+    async fn note_settled(&mut self, settled: Lsn, _: u64) -> Result<(), StoreFailure> {
         self.tally.settled_to(settled);
         let resume_at = self.marks.as_ref().and_then(|marks| marks.settled_to(settled));
         let rows = self.tally.published();

@@ -171,6 +171,8 @@ struct State {
     broken_off_at: Option<Lsn>,
     retained_wal: Option<RetainedWalStatus>,
     report: Option<SlotReport>,
+    /// The rows that Pub/Sub has stored, and that are not in the relay's own row yet.
+    published: u64,
     published_per_second: Option<f64>,
     heavy_keys: Vec<HeavyKey>,
     /// The condition at the last change.
@@ -265,6 +267,7 @@ impl Health {
                 broken_off_at: None,
                 retained_wal: None,
                 report: None,
+                published: 0,
                 published_per_second: None,
                 heavy_keys: Vec::new(),
                 condition: None,
@@ -490,6 +493,16 @@ impl Health {
     /// Sets the latest status report, for `/status`.
     pub fn set_report(&self, report: SlotReport) {
         self.state().report = Some(report);
+    }
+
+    /// Counts rows that Pub/Sub has stored, for the relay's own row.
+    pub fn published(&self, rows: usize) {
+        self.state().published += rows as u64;
+    }
+
+    /// Returns the number of rows since the last call.
+    pub(crate) fn take_published(&self) -> u64 {
+        std::mem::take(&mut self.state().published)
     }
 
     /// Sets the rows that Pub/Sub stores per second, for `/status`.

@@ -276,6 +276,7 @@ impl Observer {
                 }
                 let sizes = batch.messages().map(|message| message.request_field().len());
                 let (rows, bytes) = (batch.messages().len(), sizes.sum());
+                self.health.published(rows);
                 self.publish_rate.stored(rows);
                 self.heavy_keys.stored(batch.topic(), batch.ordering_key(), rows, bytes);
                 self.recovered(batch.topic());

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use walrelay_core::HeavyKey;
 use walrelay_outbox_store::{
-    AnchorStatus, DispatchCounts, Reason, RelayRow, SlotFigures, StoredCondition,
+    AnchorStatus, DispatchCounts, PublishedRows, Reason, RelayRow, SlotFigures, StoredCondition,
 };
 use walrelay_pg_replication::{SlotState, WalStatus, Writer};
 
@@ -62,6 +62,8 @@ pub struct SlotReport {
     pub settled_seconds: Option<f64>,
     /// Transactions since the last settled one.
     pub settled_transactions: Option<u64>,
+    /// Rows that Pub/Sub has stored. None if there was none yet.
+    pub published: Option<PublishedReport>,
     /// Rows in dispatch state. None if dispatch state was not read.
     pub dispatch: Option<DispatchReport>,
     /// The last recent failure that only an operator can fix.
@@ -70,6 +72,24 @@ pub struct SlotReport {
     pub spilled: SpilledReport,
     /// Rows that are not due yet.
     pub not_due: NotDueReport,
+}
+
+/// The rows that Pub/Sub has stored since the record of the slot exists.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PublishedReport {
+    /// All of them.
+    pub rows: u64,
+    /// Those of this day in UTC.
+    pub today: u64,
+    /// Seconds since the last one, by the server's clock.
+    pub last_seconds: f64,
+}
+
+impl From<PublishedRows> for PublishedReport {
+    fn from(PublishedRows { rows, today, age }: PublishedRows) -> Self {
+        Self { rows, today, last_seconds: age.as_secs_f64() }
+    }
 }
 
 /// The transaction that has been writing for longest.
@@ -332,6 +352,7 @@ impl SlotReport {
             settled_at: row.map(|row| rfc3339(row.updated_at)),
             settled_seconds: row.map(|row| row.age.as_secs_f64()),
             settled_transactions: row.and_then(RelayRow::horizon_age),
+            published: row.and_then(|row| row.published).map(PublishedReport::from),
             dispatch: Some(DispatchReport::of(counts)),
             refused,
             spilled: SpilledReport {

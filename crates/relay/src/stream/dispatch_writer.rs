@@ -289,9 +289,9 @@ impl<S: Store> DispatchWriter<S> {
 
     async fn write_last(&mut self) {
         self.end_running().await;
-        let Self { state: State::Idle(store), record, .. } = self else { return };
+        let Self { state: State::Idle(store), record, health, .. } = self else { return };
         while let Some(watermark) = record.unwritten() {
-            match store.note_settled(watermark.lsn()).await {
+            match store.note_settled(watermark.lsn(), health.take_published()).await {
                 Ok(()) => record.written(watermark, Instant::now()),
                 Err(error @ StoreFailure::Unavailable(_)) => {
                     tracing::debug!(%error, "the watermark was not written down; trying again");
@@ -381,7 +381,7 @@ impl<S: Store> DispatchWriter<S> {
             return Some(StoreCommand::Watch);
         }
         if let Some(watermark) = self.record.take_due(now) {
-            return Some(StoreCommand::NoteSettled(watermark));
+            return Some(StoreCommand::NoteSettled(watermark, self.health.take_published()));
         }
         if self.health.has_condition_change() && self.condition_at <= now {
             self.condition_at = now + CONDITION_PAUSE;

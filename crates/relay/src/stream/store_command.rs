@@ -72,7 +72,8 @@ pub(super) enum StoreCommand {
     Heads(Option<Head>),
     Spilled(Lsn),
     Survey,
-    NoteSettled(Watermark),
+    /// The watermark, and the rows published since the last one.
+    NoteSettled(Watermark, u64),
     NoteCondition(Condition),
     Watch,
     Prune,
@@ -138,7 +139,7 @@ pub(super) async fn run_with_retries<S: Store>(
             | StoreCommand::Heads(_)
             | StoreCommand::Spilled(_)
             | StoreCommand::Survey
-            | StoreCommand::NoteSettled(_)
+            | StoreCommand::NoteSettled(..)
             | StoreCommand::Watch
             | StoreCommand::Prune => {
                 tracing::warn!(command = name, error, "dispatch state failed");
@@ -261,8 +262,8 @@ async fn execute<S: Store>(
             store.has_spilled_before(*before).await.map(Found::Spilled)
         }
         StoreCommand::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
-        StoreCommand::NoteSettled(settled) => {
-            store.note_settled(settled.lsn()).await.map(|()| Found::Nothing)
+        StoreCommand::NoteSettled(settled, published) => {
+            store.note_settled(settled.lsn(), *published).await.map(|()| Found::Nothing)
         }
         StoreCommand::NoteCondition(condition) => {
             store.note_condition(condition).await.map(|()| Found::Nothing)
@@ -287,7 +288,7 @@ impl StoreCommand {
             | Self::Claim(_)
             | Self::Recorded(_)
             | Self::Due(_)
-            | Self::NoteSettled(_)
+            | Self::NoteSettled(..)
             | Self::Watch => true,
             Self::Heads(_)
             | Self::Spilled(_)
@@ -307,7 +308,7 @@ impl StoreCommand {
             Self::Heads(_) => "look through heads",
             Self::Spilled(_) => "look for spilled rows",
             Self::Survey => "survey",
-            Self::NoteSettled(_) => "note settled",
+            Self::NoteSettled(..) => "note settled",
             Self::NoteCondition(_) => "note condition",
             Self::Watch => "watch",
             Self::Prune => "prune",
@@ -322,7 +323,7 @@ impl StoreCommand {
                 assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
                 DispatchEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }
-            (Self::NoteSettled(settled), _) => DispatchEvent::Settled(settled),
+            (Self::NoteSettled(settled, _), _) => DispatchEvent::Settled(settled),
             (Self::NoteCondition(_), _) => DispatchEvent::Condition,
             (_, Found::Recorded(page)) => DispatchEvent::Recorded(page),
             (_, Found::Due(due)) => DispatchEvent::Due(due),

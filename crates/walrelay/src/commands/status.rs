@@ -123,8 +123,8 @@ mod tests {
     use walrelay_outbox_replay::{PausingReplay, TopicReplay};
     use walrelay_outbox_store::{Reason, ReasonKind};
     use walrelay_relay::observe::report::{
-        AnchorReport, ConditionReport, DispatchReport, HeavyKeyReport, RefusalReport, RelayReport,
-        WalBudgetReport, WriterReport,
+        AnchorReport, ConditionReport, DispatchReport, HeavyKeyReport, PublishedReport,
+        RefusalReport, RelayReport, WalBudgetReport, WriterReport,
     };
     use walrelay_testkit::json_page::assert_documented;
 
@@ -141,6 +141,7 @@ mod tests {
             anchors: vec![AnchorReport::default()],
             dispatch: Some(DispatchReport::default()),
             refused: Some(RefusalReport::default()),
+            published: Some(PublishedReport::default()),
             ..SlotReport::default()
         }
     }

@@ -3,7 +3,7 @@
 use crate::config::OutputFormat;
 use serde_json::json;
 use walrelay_outbox_admin::{FailingTopic, RelayAnswer, StatusReport, TableSize};
-use walrelay_relay::observe::report::{RelayReport, SlotReport};
+use walrelay_relay::observe::report::{PublishedReport, RelayReport, SlotReport};
 
 use super::stall_cause::recorded_condition;
 use super::summary::{Summary, pause_text, tone_of};
@@ -30,9 +30,36 @@ pub(crate) fn report_text(
     match format {
         OutputFormat::Json => format!("{:#}\n", json!(report)),
         OutputFormat::Text => {
-            format!("{}\n{}", Summary::in_report(report).text(paint), sections(report, paint))
+            let summary = Summary::in_report(report).text(paint);
+            format!("{summary}{}\n{}", flow(report), sections(report, paint))
         }
     }
+}
+
+/// Formats how much is published, and how far behind that is. Empty before there is a slot.
+fn flow(report: &StatusReport) -> String {
+    let slots = || report.slot.iter().chain(report.shards.iter().filter_map(|it| it.slot.as_ref()));
+    let Some(lag) = slots().filter_map(|slot| slot.lag_bytes).reduce(|sum, it| sum + it) else {
+        return String::new();
+    };
+    let published = slots().filter_map(|slot| slot.published).reduce(|all, it| PublishedReport {
+        rows: all.rows + it.rows,
+        today: all.today + it.today,
+        last_seconds: all.last_seconds.min(it.last_seconds),
+    });
+    let published = published.map_or_else(
+        || "nothing yet".to_owned(),
+        |PublishedReport { rows, today, last_seconds }| {
+            let last = whole_age(last_seconds);
+            format!("{today} rows today (UTC), {rows} in all, the last {last} ago")
+        },
+    );
+    let behind = match (report.oldest_unpublished_seconds, slots().any(SlotReport::may_hold_rows)) {
+        (Some(seconds), _) => format!("the oldest unpublished row is {} old", whole_age(seconds)),
+        (None, true) => format!("{} of WAL are not confirmed", human_bytes(lag)),
+        (None, false) => "nothing waits".to_owned(),
+    };
+    format!("  {:<16} {published}\n  {:<16} {behind}\n", "published", "behind")
 }
 
 /// Formats the details of a report in sections. Sections without content are left out.
@@ -189,9 +216,6 @@ fn dispatch_lines(report: &StatusReport, slot: &SlotReport) -> Vec<Line> {
         lines.push(line(name, format!("{rows}{moment}")));
     }
     lines.extend(report.paused_by.iter().map(|it| line("paused keys", pause_text(it))));
-    if let Some(seconds) = report.oldest_unpublished_seconds {
-        lines.push(line("oldest unpublished", whole_age(seconds)));
-    }
     lines
 }
 
@@ -248,4 +272,36 @@ fn heaviest(relay: &RelayReport) -> Vec<Line> {
         line("", format!("{rate:>10}/s  {topic}  {name}"))
     });
     keys.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_the_headline_are_how_much_is_published_and_how_far_behind_that_is() {
+        let of = |rows: Option<u64>, lag_bytes: u64| SlotReport {
+            active: true,
+            lag_bytes: Some(lag_bytes),
+            published: rows.map(|rows| PublishedReport { rows, today: 2, last_seconds: 75.0 }),
+            ..SlotReport::default()
+        };
+        let report = |slot| StatusReport { headline: "h".into(), ..StatusReport::of_slot(slot) };
+        let text =
+            |report: &StatusReport| report_text(report, OutputFormat::Text, ColourMode::Plain);
+        let told = text(&report(of(Some(9), 0)));
+        let lines = "h\n  published        2 rows today (UTC), 9 in all, the last 1 min ago\n  \
+                     behind           nothing waits\n\n";
+        assert!(told.starts_with(lines), "{told}");
+        assert!(text(&report(of(None, 0))).contains("published        nothing yet\n"));
+        let late = report(of(None, 1 << 30));
+        assert!(text(&late).contains("behind           1.0 GiB of WAL are not confirmed\n"));
+        let late = StatusReport { oldest_unpublished_seconds: Some(30.0), ..late };
+        assert!(text(&late).contains("behind           the oldest unpublished row is 30 s old\n"));
+        let shards = vec![report(of(Some(1), 0)), report(of(Some(2), 0))];
+        let all = text(&StatusReport { shards, ..StatusReport::default() });
+        assert!(all.contains("4 rows today (UTC), 3 in all"), "{all}");
+        let missing = StatusReport::of_slot(SlotReport::default());
+        assert!(!text(&missing).contains("behind"), "there is no slot");
+    }
 }

@@ -177,7 +177,7 @@ impl Store for FakeStore {
         Ok(Due { keys, has_more: self.has_more("due") })
     }
 
-    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+    async fn note_settled(&mut self, settled: Lsn, _: u64) -> Result<(), StoreFailure> {
         self.command("settled", settled.to_string()).await
     }
 

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant, SystemTime};
 
-use pgoutput_parser::Lsn;
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
@@ -134,34 +133,24 @@ fn piped(report: &Result<StatusReport, Error>, format: OutputFormat, now: System
 struct RecentFigures {
     lag_bytes: VecDeque<u64>,
     rates: VecDeque<u64>,
-    settled: Option<(Lsn, Instant)>,
+    published: Option<(u64, Instant)>,
 }
 
 impl RecentFigures {
-    /// Adds the figures of a report. If the relay was not asked, the rate is measured in WAL.
+    /// Adds the figures of a report.
     fn add(&mut self, report: &StatusReport, now: Instant) {
         let slots = slots(report);
         push(&mut self.lag_bytes, slots.iter().filter_map(|slot| slot.lag_bytes).sum());
-        let settled = slots.iter().filter_map(|slot| slot.settled_lsn.as_deref()?.parse().ok());
-        let settled: Option<Lsn> = settled.max();
-        let before = self.settled.zip(settled).map(|((before, at), settled)| {
-            let bytes = settled.as_u64().saturating_sub(before.as_u64());
-            per_second(bytes, now.saturating_duration_since(at))
-        });
-        if let Some(rate) = published_per_second(report).or(before) {
-            push(&mut self.rates, rate);
+        let published = slots.iter().filter_map(|slot| slot.published).map(|it| it.rows).sum();
+        if let Some((before, at)) = self.published.replace((published, now)) {
+            let elapsed = now.saturating_duration_since(at);
+            push(&mut self.rates, per_second(published.saturating_sub(before), elapsed));
         }
-        self.settled = settled.map(|settled| (settled, now));
     }
 
     /// Formats the figures in aligned columns, each with its course.
     fn figures(&self, report: &StatusReport, paint: ColourMode) -> String {
-        let latest = self.rates.back();
-        // Only a relay that was asked knows its rows.
-        let (rate_name, rate) = match published_per_second(report) {
-            Some(_) => ("publish rate", latest.map(|rate| format!("{rate} rows/s"))),
-            None => ("settled WAL", latest.map(|rate| format!("{}/s", human_bytes(*rate)))),
-        };
+        let rate = self.rates.back().map(|rate| format!("{rate} rows/s"));
         let rate = rate.unwrap_or_else(|| "-".to_owned());
         let slots = slots(report);
         let retained = slots.iter().filter_map(|slot| slot.retained_bytes).sum();
@@ -180,7 +169,7 @@ impl RecentFigures {
             paint.text(tone_of(Severity::Good), &sparkline(values.iter().copied()))
         };
         let rows = [
-            (rate_name, rate, course(&self.rates)),
+            ("published", rate, course(&self.rates)),
             ("lag", human_bytes(lag), course(&self.lag_bytes)),
             ("oldest unpublished", oldest, String::new()),
             ("WAL retained", human_bytes(retained), String::new()),
@@ -197,12 +186,6 @@ impl RecentFigures {
 
 fn slots(report: &StatusReport) -> Vec<&walrelay_relay::observe::report::SlotReport> {
     report.slot.iter().chain(report.shards.iter().filter_map(|it| it.slot.as_ref())).collect()
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for people")]
-fn published_per_second(report: &StatusReport) -> Option<u64> {
-    let relay = report.relay.as_ref()?.report.as_ref()?;
-    relay.published_per_second.map(|rate| rate.max(0.0).round() as u64)
 }
 
 fn per_second(amount: u64, elapsed: Duration) -> u64 {
@@ -232,18 +215,18 @@ fn sparkline(samples: impl Iterator<Item = u64> + Clone) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
-    use walrelay_outbox_admin::{NextStep, RelayAnswer};
-    use walrelay_relay::observe::report::{RelayReport, SlotReport};
+    use walrelay_outbox_admin::NextStep;
+    use walrelay_relay::observe::report::{PublishedReport, SlotReport};
 
     use super::*;
 
-    fn streaming(lag_bytes: u64, settled_lsn: &str) -> StatusReport {
+    fn streaming(lag_bytes: u64, rows: u64) -> StatusReport {
         StatusReport {
             headline: "streaming".to_owned(),
             next_step: Some(NextStep::new("do this")),
             ..StatusReport::of_slot(SlotReport {
                 lag_bytes: Some(lag_bytes),
-                settled_lsn: Some(settled_lsn.to_owned()),
+                published: Some(PublishedReport { rows, ..PublishedReport::default() }),
                 ..SlotReport::default()
             })
         }
@@ -277,26 +260,20 @@ mod tests {
     #[test]
     fn the_screen_shows_aligned_figures_with_their_course_and_the_next_step() {
         let (mut course, start) = (RecentFigures::default(), Instant::now());
-        course.add(&streaming(0, "0/0"), start);
-        let report = streaming(2048, "0/800");
+        course.add(&streaming(0, 100), start);
+        let report = streaming(2048, 124);
         course.add(&report, start + Duration::from_secs(2));
         let shown = screen(&Ok(report.clone()), &course, ColourMode::Plain, OutputFormat::Text);
         assert!(shown.starts_with("streaming\n  do this\n"), "{shown}");
-        assert!(shown.contains("  settled WAL        1.0 KiB/s  █\n"), "{shown}");
+        assert!(shown.contains("  published          12 rows/s  █\n"), "{shown}");
         assert!(shown.contains("  lag                  2.0 KiB  ▁█\n"), "{shown}");
-        // The relay counts rows.
-        let rate = RelayReport { published_per_second: Some(12.4), ..RelayReport::default() };
-        let relay = Some(RelayAnswer { unreachable: None, report: Some(rate) });
-        let asked = StatusReport { relay, ..report };
-        course.add(&asked, start + Duration::from_secs(4));
-        assert!(course.figures(&asked, ColourMode::Plain).contains("12 rows/s"));
     }
 
     #[test]
     fn the_course_is_bounded() {
         let (mut course, start) = (RecentFigures::default(), Instant::now());
         for second in 0..SAMPLES_MAX as u64 + 10 {
-            course.add(&streaming(second, "0/10"), start + Duration::from_secs(second));
+            course.add(&streaming(second, 10), start + Duration::from_secs(second));
         }
         assert_eq!((course.lag_bytes.len(), course.rates.len()), (SAMPLES_MAX, SAMPLES_MAX));
     }
