@@ -14,5 +14,6 @@ mod interrupted_resets;
 mod interrupted_reshards;
 mod kills;
 mod network;
+mod operators;
 mod poisoned;
 mod wal_history;

@@ -1,7 +1,11 @@
 //! A graceful stop: in-flight requests are finished, and no row is published twice afterwards.
 
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
+use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
@@ -43,6 +47,35 @@ async fn stopped_in_the_middle_of_a_large_transaction_no_row_comes_twice() {
 
     world.catch_up().await;
     world.check(&world.committed().await).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn a_relay_whose_terminal_is_gone_goes_on() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let mut terminal = world.relay([]).on_terminal().start();
+    terminal.wait_for_line(DEADLINE, "streaming").await;
+    let script = terminal.pid();
+    let children = fs::read_to_string(format!("/proc/{script}/task/{script}/children"));
+    let relay = children.expect("the relay on the terminal").trim().to_owned();
+    terminal.kill();
+    terminal.wait_ended(DEADLINE).await;
+    // The relay logs each session, and draws its line each second.
+    for number in 0..3 {
+        let rows = Workload { first_number: number, ..Workload::of_rows(1) };
+        rows.insert(world.client()).await.expect("a row");
+        world.pubsub.wait_stored(Duration::from_secs(20), u64::from(number) + 1).await;
+        world
+            .execute(&format!(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'",
+                world.name()
+            ))
+            .await;
+    }
+    Command::new("kill").args(["-TERM", &relay]).status().expect("run kill");
+    wait_until(DEADLINE, "the relay to end", async || {
+        (!Path::new(&format!("/proc/{relay}")).exists()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

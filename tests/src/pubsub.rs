@@ -99,7 +99,9 @@ impl PubSub {
         self.emulator.topics().iter().flat_map(|name| self.stored_in(name)).collect()
     }
 
-    fn stored_in(&self, name: &str) -> Vec<Stored> {
+    /// Returns the stored messages of a topic, by its full name.
+    #[must_use]
+    pub fn stored_in(&self, name: &str) -> Vec<Stored> {
         let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
         let messages = self.emulator.published(name);
         let stored = messages.iter().map(|message| Stored {

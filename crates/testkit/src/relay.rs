@@ -76,6 +76,19 @@ impl RelayCommand {
         this
     }
 
+    /// Runs the command on a terminal, by util-linux's `script`. The end of the process that is
+    /// started then closes the terminal.
+    #[must_use]
+    pub fn on_terminal(self) -> Self {
+        let words = self.command.get_args().map(|word| word.to_string_lossy());
+        let program = self.command.get_program().to_string_lossy();
+        let line = ["exec".into(), program].into_iter().chain(words).collect::<Vec<_>>().join(" ");
+        let mut command = process::clean_command("script");
+        command.args(["-qec", &line, "/dev/null"]);
+        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Self { command, ..self }
+    }
+
     #[must_use]
     pub fn start(mut self) -> Relay {
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -168,6 +181,11 @@ impl Relay {
     /// Sends a signal. A signal to a process that has ended is lost.
     pub fn signal(&self, signal: Signal) {
         process::send(&self.process, signal).expect("run kill");
+    }
+
+    /// Returns whether the process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().expect("the relay's state can be read").is_some()
     }
 
     /// Waits until the process has ended by itself. All its output is available afterwards.

@@ -1,17 +1,22 @@
 //! The line that moves at the end of a terminal, below the log. Without a terminal there is none.
 
 use std::io::{self, Write};
-use std::sync::LazyLock;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::Instant;
 
 /// Interval between messages where no line is seen: an hour of work fills one page of log.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
-/// The lines that are shown now. The log is written above them.
-static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+/// The line that is shown now. The log is written above it. A `MultiProgress` would panic once its
+/// terminal is gone.
+static LINE: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+fn line() -> MutexGuard<'static, Option<ProgressBar>> {
+    LINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Standard error for the log.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +24,10 @@ pub(crate) struct AboveLines;
 
 impl Write for AboveLines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        LINES.suspend(|| io::stderr().write(bytes))
+        match &*line() {
+            Some(bar) => bar.suspend(|| io::stderr().write(bytes)),
+            None => io::stderr().write(bytes),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -48,7 +56,8 @@ impl LiveLine {
 
     fn new(bar: ProgressBar, template: &str) -> Self {
         let style = ProgressStyle::with_template(template).expect("a valid template");
-        let bar = LINES.add(bar).with_style(style.progress_chars("█░░"));
+        let bar = bar.with_style(style.progress_chars("█░░"));
+        *line() = Some(bar.clone());
         Self { bar, next_log: Instant::now() + LOGGED_EVERY }
     }
 
@@ -67,6 +76,7 @@ impl LiveLine {
 impl Drop for LiveLine {
     fn drop(&mut self) {
         self.bar.abandon();
+        *line() = None;
     }
 }
 
