@@ -7,9 +7,7 @@
 pub const REQUEST_MESSAGES_MAX: usize = 1_000;
 /// Encoded bytes of one request with topic name, attributes and keys. Megabytes, not mebibytes.
 pub const REQUEST_BYTES_MAX: usize = 10_000_000;
-/// Attributes of one message.
 pub(crate) const ATTRIBUTES_MAX: usize = 100;
-/// Bytes of an attribute's key.
 pub(crate) const ATTRIBUTE_KEY_BYTES_MAX: usize = 256;
 /// Bytes of an attribute's value.
 pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;

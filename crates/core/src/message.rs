@@ -31,10 +31,6 @@ pub struct Message {
 
 impl Message {
     /// Creates a message from an encoded `PubsubMessage`, as dispatch state stores it.
-    ///
-    /// # Errors
-    ///
-    /// The body is not a `PubsubMessage`.
     pub fn from_encoded(
         topic: Topic,
         position: Position,

@@ -98,7 +98,6 @@ impl PublishHealth {
         }
     }
 
-    /// Notes that a request was sent.
     pub(crate) fn sent(&mut self, now: Instant) {
         self.outage.sent(now);
     }
@@ -181,12 +180,10 @@ impl PublishHealth {
         self.invalid.is_at_fault(topic)
     }
 
-    /// Whether the topic has refused a row as invalid since it last stored one.
     pub(crate) fn refuses_as_invalid(&self, topic: &Topic) -> bool {
         self.invalid.refuses(topic)
     }
 
-    /// Whether the topic refuses every row as invalid, as far as is known.
     pub(crate) fn is_at_fault(&self, topic: &Topic) -> bool {
         self.invalid.is_at_fault(topic)
     }
@@ -223,7 +220,6 @@ impl PublishHealth {
         self.outage.healthy_time(now)
     }
 
-    /// Whether publishes were tried and none has succeeded for half of `--park-after`.
     pub(crate) fn is_outage(&self, now: Instant) -> bool {
         self.outage.is_outage(now)
     }
@@ -235,8 +231,6 @@ impl PublishHealth {
         self.outage.delivery(now)
     }
 
-    /// Whether a request that was sent after `moment` was stored. A lane that was refused at that
-    /// moment then fails on its own.
     pub(crate) fn has_stored_since(&self, moment: Instant) -> bool {
         self.outage.has_stored_what_was_sent_after(moment)
     }
@@ -302,7 +296,6 @@ impl PublishHealth {
         Ok(())
     }
 
-    /// The topics of which no parked key may be claimed now.
     pub(crate) fn paused_topics(&self, now: Instant) -> Vec<Topic> {
         self.failing.paused_topics(now)
     }

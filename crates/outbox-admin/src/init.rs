@@ -31,20 +31,14 @@ use self::definition::table_exists;
 use crate::partitions::{PartitionSpan, registration_sql};
 use crate::sharding::read_sharding;
 
-/// Options of an `init`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitOptions {
-    /// The slot, the publication and its tables.
     pub outbox: Outbox,
-    /// The names of the outbox columns.
     pub columns: ColumnNames,
     /// The key that distributes rows among shards, if the outbox is one of several shards.
     pub shard_key: Option<ShardKey>,
-    /// Whether the slot is synchronised to standbys.
     pub failover: Failover,
-    /// How to handle rows that the new slot does not stream.
     pub earlier_rows: EarlierRows,
-    /// Whether `init` creates the slot.
     pub making: SlotCreation,
     /// The span of a partition, if missing tables are created as partitioned tables.
     pub partition_by: Option<PartitionSpan>,
@@ -79,7 +73,6 @@ pub enum EarlierRows {
 /// Whether `init` creates the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SlotCreation {
-    /// `init` creates the slot.
     #[default]
     Slot,
     /// `init` creates a slot that was recorded before, so its absence is no loss.
@@ -91,7 +84,6 @@ pub enum SlotCreation {
 /// The result of an `init`. Each entry has a kind and a name: `table public.app_outbox`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct InitReport {
-    /// Objects that were created.
     pub created: Vec<String>,
     /// Objects that existed before and did not change.
     pub already_there: Vec<String>,
@@ -104,21 +96,14 @@ pub struct InitPlan {
     steps: Vec<InitStep>,
 }
 
-/// One statement of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitStep {
-    /// Purpose of the statement.
     pub title: String,
     /// One statement, atomic and safe to run again.
     pub sql: String,
 }
 
 impl InitPlan {
-    /// Creates the plan for these options.
-    ///
-    /// # Errors
-    ///
-    /// The slot's name is not valid.
     pub fn new(options: &InitOptions) -> Result<Self, AdminError> {
         check_slot_name(&options.outbox.slot)?;
         let mut steps: Vec<InitStep> = migrations(&options.outbox.tables)
@@ -180,7 +165,6 @@ impl InitPlan {
         Self { steps }
     }
 
-    /// Returns the statements.
     #[must_use]
     pub fn steps(&self) -> &[InitStep] {
         &self.steps
@@ -221,8 +205,7 @@ fn publication_step(options: &InitOptions) -> InitStep {
 /// # Errors
 ///
 /// A slot of this name exists and cannot be used, or is older than the publication. The server is
-/// too old, or refused a statement. Earlier statements have taken effect, and the next run
-/// continues.
+/// too old. Earlier statements have taken effect, and the next run continues.
 pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, AdminError> {
     let plan = InitPlan::new(options)?;
     refuse_other_number(client, &options.outbox).await?;

@@ -23,11 +23,9 @@ use walrelay_relay::stream::pipeline_error::SendFailurePosition;
 /// The parameters of a lookahead.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// How to connect.
     pub connect: &'a ConnectConfig,
     /// The slot to read. No other session may hold it.
     pub slot: &'a str,
-    /// Its publication.
     pub publication: &'a str,
     /// The column of the event id.
     pub id: &'a ColumnAliases,
@@ -38,18 +36,12 @@ pub struct Question<'a> {
     pub to: Lsn,
 }
 
-/// The result of a lookahead.
 #[derive(Debug)]
 pub enum Lookahead {
     /// The move skips these changes.
     Reaches(SkippedChanges),
     /// Before the position, the server cannot send a row.
-    Blocked {
-        /// The place of that row.
-        at: SendFailurePosition,
-        /// The answer of the server.
-        source: PgError,
-    },
+    Blocked { at: SendFailurePosition, source: PgError },
 }
 
 /// The changes before the new position of a slot.
@@ -59,7 +51,6 @@ pub struct SkippedChanges {
     pub target: Lsn,
     /// The number of transactions with changes.
     pub transactions: u64,
-    /// The number of their inserts.
     pub inserts: u64,
     /// The number of their updates, deletes and truncates.
     pub other_changes: u64,
@@ -87,7 +78,6 @@ impl SkippedChanges {
 pub struct SkippedRow {
     /// Its event id, if it can be read.
     pub event_id: Option<String>,
-    /// Its position.
     pub at: String,
     /// Whether the server can send it. If so, a backfill can read it.
     pub is_sendable: bool,
@@ -98,9 +88,7 @@ pub struct SkippedRow {
 pub struct UnsendableTransaction {
     /// The row that the server could not send.
     pub position: Position,
-    /// The transaction id.
     pub xid: u32,
-    /// The answer of the server.
     pub source: PgError,
 }
 
@@ -120,7 +108,7 @@ const WITHIN_COMMIT_RECORD: u64 = 8;
 ///
 /// # Errors
 ///
-/// The server cannot be reached, the slot is in use or lost, or the connection broke.
+/// The slot is in use or lost.
 pub async fn look_ahead(question: Question<'_>) -> Result<Lookahead, RelayError> {
     let (mut frames, mut feedback, end) = open(&question).await.map_err(RelayError::Connect)?;
     let mut reading = Reading::new(question, end);
@@ -174,7 +162,6 @@ struct Reading<'a> {
     /// Decodes the ids. `None` after a message that could not be decoded.
     decoder: Option<Decoder>,
     open: Option<OpenTransaction>,
-    /// All changes that were read.
     all: SkippedChanges,
     /// The counts of the changes before the position.
     before: Counts,

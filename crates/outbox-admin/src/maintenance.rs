@@ -25,7 +25,6 @@ const PHASE_CHECK: Duration = Duration::from_millis(250);
 /// The longest pause between two steps.
 const STEP_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The settings of the maintenance: the age of rows to delete, and how often to delete them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Maintenance {
     /// Minimum age of rows to delete. None deletes no rows.
@@ -42,20 +41,14 @@ enum Maintained {
     Nothing,
     /// Only partitions were checked.
     Partitions,
-    /// This number of rows was deleted.
     Rows(u64),
 }
 
-/// The periodic maintenance of the outbox.
 #[derive(Debug, Clone)]
 pub struct MaintenanceTask {
-    /// How to connect.
     pub connect: ConnectConfig,
-    /// The outbox.
     pub outbox: Outbox,
-    /// The names of its columns.
     pub columns: ColumnNames,
-    /// The age and the interval.
     pub maintenance: Maintenance,
 }
 

@@ -21,7 +21,6 @@ pub enum PartitionSpan {
 }
 
 impl PartitionSpan {
-    /// Returns the interval in SQL.
     const fn interval(self) -> &'static str {
         match self {
             Self::Day => "1 day",
@@ -31,21 +30,17 @@ impl PartitionSpan {
     }
 }
 
-/// The partitions that were created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AddedPartitions {
-    /// Their number.
     pub added: i32,
     /// Ranges whose rows are in the DEFAULT partition, so that they cannot get a partition.
     pub blocked: i32,
 }
 
-/// The state of a partitioned outbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartitionState {
     /// The span of a partition, as Postgres prints it. None if the relay creates no partitions.
     pub span: Option<String>,
-    /// Number of partitions.
     pub partitions: i64,
     /// The end of the last partition, as Postgres prints it. None without such a partition.
     pub ready_until: Option<String>,
@@ -87,10 +82,6 @@ $walrelay$;"
 }
 
 /// Returns whether a table is partitioned, in a database with the functions for partitions.
-///
-/// # Errors
-///
-/// The catalog cannot be read.
 pub async fn is_partitioned(client: &SqlClient, table: &QualifiedName) -> Result<bool, AdminError> {
     let found = client.query_opt(sql!("partitions.sql", "is_kept"), &[&table.to_string()]).await;
     let found = found.map_err(AdminError::sql(format!("look whether {table} is partitioned")))?;
@@ -101,7 +92,7 @@ pub async fn is_partitioned(client: &SqlClient, table: &QualifiedName) -> Result
 ///
 /// # Errors
 ///
-/// The role may not call the function, a lock was not granted in time, or the server refuses.
+/// The role may not call the function, or a lock was not granted in time.
 pub async fn add_partitions(
     client: &SqlClient,
     table: &QualifiedName,
@@ -113,11 +104,6 @@ pub async fn add_partitions(
     Ok(AddedPartitions { added: row.get("added"), blocked: row.get("blocked") })
 }
 
-/// Reads the state of a partitioned outbox.
-///
-/// # Errors
-///
-/// The role may not call the function, or the server refuses.
 pub async fn read_partition_state(
     client: &SqlClient,
     table: &QualifiedName,

@@ -31,11 +31,6 @@ pub(crate) use gather::time_warnings;
 pub use request::{ColumnRole, ExpectedColumn, PreflightRequest};
 pub use tables::TimeWarning;
 
-/// Reads the facts and assesses them.
-///
-/// # Errors
-///
-/// The server refused a query, or the connection ended.
 pub async fn preflight(
     client: &Client,
     request: &PreflightRequest,

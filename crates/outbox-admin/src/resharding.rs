@@ -22,12 +22,9 @@ use walrelay_pg_client::{SqlClient, SqlError, sql};
 
 use crate::sharding::Sharding;
 
-/// An unfinished change of the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnfinishedResharding {
-    /// The old and the new number of shards.
     pub change: Resharding,
-    /// Progress of the change.
     pub phase: ReshardingPhase,
 }
 
@@ -45,9 +42,7 @@ pub enum ReshardingPhase {
 pub enum ReshardingStep {
     /// No step, because the number is already right.
     Nothing,
-    /// Begin the change.
     Begin(Resharding),
-    /// Continue the change.
     GoOn(Resharding),
     /// Drop the new slots, because the number stays the same.
     CallOff(Resharding),
@@ -55,24 +50,18 @@ pub enum ReshardingStep {
     CleanUp(Resharding),
 }
 
-/// Why the number of shards cannot be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReshardingRefusal {
-    /// There is no slot.
     #[error("nothing is set up: there is no slot of this outbox on this server")]
     NotSetUp,
-    /// Slots of several numbers exist without a recorded change.
     #[error("there are slots or records of {} and of {}", describe_shards(*.0), describe_shards(*.1))]
     SeveralNumbers(u32, u32),
-    /// Some of the shards have no slot.
     #[error("the outbox has {}, and {missing} of their slots do not exist", describe_shards(*.count))]
     Incomplete {
         /// Number of shards that should exist.
         count: u32,
-        /// Number of shards without a slot.
         missing: usize,
     },
-    /// Another change of the number is unfinished.
     #[error("a change from {} to {} was begun and is not finished", describe_shards(.0.from), describe_shards(.0.to))]
     AnotherBegun(Resharding),
 }
@@ -80,10 +69,6 @@ pub enum ReshardingRefusal {
 impl ReshardingStep {
     /// Returns the next step to the wanted number, from the existing shards and an unfinished
     /// change.
-    ///
-    /// # Errors
-    ///
-    /// The number cannot be changed in this state.
     pub fn next(
         sharding: &Sharding,
         begun: Option<UnfinishedResharding>,
@@ -119,7 +104,7 @@ impl ReshardingStep {
 ///
 /// # Errors
 ///
-/// There is no such table, the server refused the statement, or the connection ended.
+/// There is no such table.
 pub async fn read_resharding(
     client: &Client,
     outbox: &Outbox,
@@ -141,7 +126,6 @@ pub async fn read_resharding(
     Ok(Some(UnfinishedResharding { change, phase }))
 }
 
-/// The slots of a change of the number of shards.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardSlots<'a> {
     /// The slots that the change drops.
@@ -152,10 +136,6 @@ pub struct ShardSlots<'a> {
 
 /// Records the new slots before they exist, so that no relay takes one too early. Slots that are
 /// already recorded stay as they are.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn begin_resharding(
     client: &Client,
     ShardSlots { old, new }: ShardSlots<'_>,
@@ -180,10 +160,6 @@ pub async fn begin_resharding(
 
 /// Records the change on the old slots, so that their relays stop and no relay takes the slots
 /// again. Returns false and writes nothing if one of them has another unfinished operation.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn block_shards(
     client: &Client,
     old: &[String],
@@ -204,10 +180,6 @@ pub async fn block_shards(
 }
 
 /// Lets relays of the old slots continue, before the switch.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn release_shards(client: &Client, old: &[String]) -> Result<(), AdminError> {
     client
         .execute_typed(sql!("resharding.sql", "release_shards"), &[(&old, Type::TEXT_ARRAY)])
@@ -219,10 +191,6 @@ pub async fn release_shards(client: &Client, old: &[String]) -> Result<(), Admin
 /// Chooses the position of the switch. It is after everything that the old slots may have
 /// published, and not before the start of any new slot. Recording the position also writes to the
 /// WAL, so that every reader of the WAL reaches the position.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, AdminError> {
     let failed = || AdminError::sql("choose the position of the switch");
     let row = client
@@ -249,8 +217,7 @@ pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, Admin
 ///
 /// # Errors
 ///
-/// Another operation was begun on one of the slots, the server refused the statement, or the
-/// connection ended.
+/// Another operation was begun on one of the slots.
 pub async fn switch_shards(
     client: &mut SqlClient,
     ShardSlots { old, new }: ShardSlots<'_>,

@@ -12,16 +12,13 @@ use walrelay_pg_client::{QualifiedName, in_schema, sql};
 /// The existing shards: for each number, the shards with a slot and the shards with a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sharding {
-    /// The shards by their number.
     pub of_count: BTreeMap<u32, FoundShards>,
 }
 
-/// The existing shards of one number.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FoundShards {
     /// Shards that have a slot in this database.
     pub with_slot: Vec<Shard>,
-    /// Shards that have a record.
     pub on_record: Vec<Shard>,
 }
 
@@ -39,18 +36,12 @@ impl Sharding {
         self.of_count.keys().copied().rfind(|other| *other != count)
     }
 
-    /// Returns whether shards of this number exist.
     #[must_use]
     pub fn has(&self, count: u32) -> bool {
         self.of_count.contains_key(&count)
     }
 }
 
-/// Reads the existing shards of an outbox.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding, AdminError> {
     let base = outbox.base_slot();
     let failed = || AdminError::sql("look which shards there are");
@@ -85,10 +76,6 @@ pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding,
 
 /// Returns the expected row filter of a shard's publication for a table, in the server's form. None
 /// if the table lacks a column of the key, or has one that cannot be hashed.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn expected_filter(
     client: &Client,
     key: &ShardKey,

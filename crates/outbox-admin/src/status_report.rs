@@ -17,18 +17,11 @@ use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
 use crate::table_sizes::TableSize;
 
-/// An error of the status report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The slot is lost. Its unconfirmed changes can no longer be read from the WAL.
     #[error("slot {slot:?} {how}")]
-    SlotLost {
-        /// The slot.
-        slot: String,
-        /// How it was lost.
-        how: String,
-    },
-    /// The server refuses a statement.
+    SlotLost { slot: String, how: String },
     #[error(transparent)]
     Store(#[from] AdminError),
 }
@@ -39,9 +32,7 @@ pub enum ReportError {
 pub struct StatusReport {
     /// The worst problem in one line, or that everything flows.
     pub headline: String,
-    /// How bad the worst problem is.
     pub severity: Severity,
-    /// The recommended next step.
     pub next_step: Option<NextStep>,
     /// The shard, if the outbox has several.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +48,6 @@ pub struct StatusReport {
     pub wal_limit_bytes: Option<u64>,
     /// Topics with unpublished rows in dispatch state.
     pub failing_topics: Vec<FailingTopic>,
-    /// The unfinished operation on the slot.
     pub operation: Option<OperationReport>,
     /// In-place replays that pause keys of the slot.
     pub paused_by: Vec<PausingReplay>,
@@ -100,7 +90,6 @@ pub struct NextStep {
     pub code: Option<String>,
     /// The step in words, with the command to run.
     pub text: String,
-    /// Whether the step is about one slot or about all shards.
     #[serde(skip)]
     pub scope: StepScope,
 }
@@ -108,10 +97,8 @@ pub struct NextStep {
 /// The slots that a step is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StepScope {
-    /// One slot.
     #[default]
     Slot,
-    /// All shards of the outbox.
     AllShards,
 }
 
@@ -122,7 +109,6 @@ impl NextStep {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// Creates the step for a problem with this code.
     #[must_use]
     pub fn of(code: Code, text: impl Into<String>) -> Self {
         Self { code: Some(code.name().to_owned()), ..Self::new(text) }
@@ -145,7 +131,6 @@ pub struct FailingTopic {
     pub last_error_code: Option<String>,
 }
 
-/// The kind of an unfinished operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationKind {
@@ -154,17 +139,13 @@ pub enum OperationKind {
     Reset,
     /// A new slot replaces a lost slot.
     Recovery,
-    /// The slot is released.
     Release,
-    /// The number of shards is being changed.
     Resharding,
 }
 
-/// The unfinished operation on a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OperationReport {
-    /// The kind of the operation.
     pub kind: OperationKind,
     /// The operation, and why it waits.
     pub text: String,
@@ -178,7 +159,6 @@ pub struct OperationReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RebuildReport {
-    /// The consumer.
     pub consumer: String,
     /// The progress, and the next step.
     pub report: String,
@@ -188,12 +168,10 @@ pub struct RebuildReport {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConsumerBacklog {
-    /// The consumer.
     pub consumer: String,
     /// Why the backlog is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether the consumer is paused.
     pub paused: bool,
     /// Events that will be applied again.
     pub retrying: u64,
@@ -203,7 +181,6 @@ pub struct ConsumerBacklog {
     pub keys_held: u64,
     /// Age of the oldest event that is not applied.
     pub oldest_waiting_seconds: Option<f64>,
-    /// Events that arrived within the last minute.
     pub received_last_minute: u64,
 }
 
@@ -247,8 +224,7 @@ pub type CommandOf = fn(&SlotOperation) -> String;
 ///
 /// # Errors
 ///
-/// The server refuses, the slot is missing (lost, if it existed before), or there is no dispatch
-/// state.
+/// The slot is missing (lost, if it existed before), or there is no dispatch state.
 pub async fn read_status(
     client: &SqlClient,
     slot: &str,

@@ -9,11 +9,9 @@ use walrelay_outbox_replay::AdminError;
 /// Tables of consumers, which may be in the same database.
 const INBOX_TABLES: [&str; 3] = ["app_inbox", "app_inbox_key", "app_inbox_consumer"];
 
-/// A table and its size.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TableSize {
-    /// The table.
     pub table: String,
     /// Bytes on disk, with indexes, large values and partitions.
     pub bytes: u64,
@@ -21,10 +19,6 @@ pub struct TableSize {
 
 /// Reads the sizes of the outbox tables, and of the other tables that exist in this database. Needs
 /// no privilege on the tables.
-///
-/// # Errors
-///
-/// The server refuses.
 pub async fn read_table_sizes(
     client: &SqlClient,
     outbox_tables: &[QualifiedName],

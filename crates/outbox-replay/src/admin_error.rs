@@ -6,78 +6,45 @@ use walrelay_pg_client::{ServerErrorKind, SqlError, schema};
 use walrelay_pg_replication::SlotError;
 use walrelay_relay::error::RelayError;
 
-/// A command of an operator failed, or was refused before it changed anything.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// A statement failed.
     #[error(transparent)]
     Sql(#[from] SqlError),
 
-    /// A slot or a publication cannot be read or changed.
     #[error(transparent)]
     Slot(#[from] SlotError),
 
-    /// The tables of the outbox cannot be read or changed.
     #[error(transparent)]
     Store(#[from] StoreError),
 
     /// The slot is on record in `app_outbox_relay`, and is missing or invalidated.
     #[error("slot {slot:?} {problem}")]
-    SlotLost {
-        /// Its name.
-        slot: String,
-        /// The state of the slot.
-        problem: String,
-    },
+    SlotLost { slot: String, problem: String },
 
-    /// A slot of this name exists, and cannot be used.
     #[error("slot {slot:?} exists but {problem}")]
-    SlotUnusable {
-        /// Its name.
-        slot: String,
-        /// Why not.
-        problem: String,
-    },
+    SlotUnusable { slot: String, problem: String },
 
-    /// Creating the publication now would break the slot for ever.
     #[error(
         "slot {slot:?} is older than publication {publication:?}, which does not exist: it would fail on every \
          change in between"
     )]
-    SlotBeforePublication {
-        /// The slot that exists.
-        slot: String,
-        /// The publication that does not.
-        publication: String,
-    },
+    SlotBeforePublication { slot: String, publication: String },
 
-    /// There is nothing to recover.
     #[error(
         "slot {slot:?} is not lost, or nothing is on record about it: there is nothing to recover"
     )]
-    NotLost {
-        /// The slot.
-        slot: String,
-    },
+    NotLost { slot: String },
 
-    /// A moment was named, and the table does not say when its events were.
     #[error(
         "{table} has no column of the event's time, or the column is not a timestamp, so no time can select its rows"
     )]
-    NoTimeColumn {
-        /// The table.
-        table: String,
-    },
+    NoTimeColumn { table: String },
 
-    /// Nothing on record holds in this database.
     #[error(
         "slot {slot:?} is on record as one of another database: neither its positions nor its transaction ids \
          mean anything here, so nobody knows which rows were published"
     )]
-    OtherDatabase {
-        /// The slot.
-        slot: String,
-    },
+    OtherDatabase { slot: String },
 
     /// The horizon on record is too old for ids of 32 bits.
     #[error(
@@ -85,13 +52,11 @@ pub enum AdminError {
          were published"
     )]
     HorizonTooOld {
-        /// The slot.
         slot: String,
         /// The number of transactions since.
         age: u64,
     },
 
-    /// No outbox is on record for the slot.
     #[error(
         "no outbox is on record for slot {slot:?} in schema {}{}",
         schema(),
@@ -100,60 +65,36 @@ pub enum AdminError {
     OutboxUndefined {
         /// The slot, without the number of a shard.
         slot: String,
-        /// The slots that have one.
         others: Vec<String>,
     },
 
-    /// Several outboxes are on record, and the slot of none is named.
     #[error("schema {} has several outboxes; name one by its slot: {}", schema(), slots.join(", "))]
-    OutboxUnnamed {
-        /// Their slots.
-        slots: Vec<String>,
-    },
+    OutboxUnnamed { slots: Vec<String> },
 
-    /// The tables, columns or publication are not those on record.
     #[error("the outbox of slot {slot:?} differs from its record: {what}")]
     OutboxDiffers {
         /// The slot, without the number of a shard.
         slot: String,
-        /// The difference.
         what: String,
     },
 
-    /// The publication belongs to another outbox.
     #[error(
         "publication {publication:?} already publishes {table}, a table of another outbox: name another publication"
     )]
-    PublicationTaken {
-        /// The publication.
-        publication: String,
-        /// A table that is not among those of the outbox.
-        table: String,
-    },
+    PublicationTaken { publication: String, table: String },
 
-    /// A recovery by time would leave out rows that the record shows.
     #[error(
         "the record of slot {slot:?} is valid in this database: a recovery without a time publishes all rows that are not \
          settled, and one by time may leave some out"
     )]
-    TimeNeedless {
-        /// The slot.
-        slot: String,
-    },
+    TimeNeedless { slot: String },
 
-    /// An unfinished operation on the slot blocks this command.
     #[error("slot {slot:?} has an unfinished operation: {what}")]
-    OperationUnfinished {
-        /// The slot.
-        slot: String,
-        /// The unfinished operation.
-        what: String,
-    },
+    OperationUnfinished { slot: String, what: String },
 
     /// The slot is being released, and still exists.
     #[error("slot {slot:?} has an unfinished operation: {what}")]
     ReleaseBegun {
-        /// The slot.
         slot: String,
         /// The unfinished operation, and whether a process works on it.
         what: String,
@@ -161,44 +102,25 @@ pub enum AdminError {
 
     /// The slot was released: a recovery creates it again.
     #[error("slot {slot:?} was released: it is dropped, and everything before is published")]
-    SlotReleased {
-        /// The slot.
-        slot: String,
-    },
+    SlotReleased { slot: String },
 
     /// Somebody holds the slot, and who that is was found out.
     #[error("slot {slot:?} is held by {holder}")]
-    SlotHeld {
-        /// The slot.
-        slot: String,
-        /// The holder of the slot, and its activity.
-        holder: String,
-    },
+    SlotHeld { slot: String, holder: String },
 
     /// A process that is gone began a new slot, and the server does not let this role end its session.
     #[error(
         "slot {slot:?} is still being made by server process {pid}, whose client is gone; end it as a superuser \
          or as its role: SELECT pg_terminate_backend({pid})"
     )]
-    Abandoned {
-        /// The slot.
-        slot: String,
-        /// The server process.
-        pid: i32,
-    },
+    Abandoned { slot: String, pid: i32 },
 
-    /// The outbox is divided into another number of shards.
     #[error(
         "the outbox has {} on this server, and {} asked for",
         describe_shards(*count),
         if *wanted == 1 { "one for all rows is".to_owned() } else { format!("{wanted} are") }
     )]
-    OtherNumber {
-        /// How many there are.
-        count: u32,
-        /// How many were asked for.
-        wanted: u32,
-    },
+    OtherNumber { count: u32, wanted: u32 },
 
     /// A shard was named of another number of shards than there are, or none was and there are some.
     #[error(
@@ -206,12 +128,7 @@ pub enum AdminError {
         describe_shards(*count),
         if wanted.is_whole() { "none of them is named".to_owned() } else { format!("{wanted} is none of them") }
     )]
-    OtherShard {
-        /// How many there are.
-        count: u32,
-        /// Which was asked for.
-        wanted: Shard,
-    },
+    OtherShard { count: u32, wanted: Shard },
 
     /// The server is a standby.
     #[error("the server is in recovery")]
@@ -222,7 +139,6 @@ pub enum AdminError {
     NoRoom(String),
 }
 
-/// A number of shards, in words.
 #[must_use]
 pub fn describe_shards(count: u32) -> String {
     match count {

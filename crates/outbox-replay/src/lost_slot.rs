@@ -13,12 +13,9 @@ use walrelay_pg_replication::{SlotError, SlotState, read_slot};
 use crate::admin_error::AdminError;
 use crate::unconfirmed::{count_unsettled_rows, unconfirmed_transactions};
 
-/// A slot that was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostSlot {
-    /// The reason for the loss.
     pub problem: String,
-    /// The settled position, if it is recorded.
     pub settled: Option<SettledRecord>,
 }
 
@@ -107,10 +104,6 @@ fn history_mismatch(slot: &SlotState, row: &SettledRecord) -> Option<String> {
 }
 
 /// Reads the settled position of a slot. None if nothing is recorded.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_settled(
     client: &Client,
     slot: &str,
@@ -128,11 +121,6 @@ pub async fn read_settled(
     }))
 }
 
-/// Reads from the server whether this slot is lost.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, AdminError> {
     let state = read_slot(client, slot).await?;
     let relation = client
@@ -152,10 +140,6 @@ pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, 
 
 /// As [`read_loss`], and also decodes the changes that the slot has not confirmed: only that shows
 /// whether the server still has their WAL. A slot that somebody reads is not lost.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_loss_with_wal(
     client: &Client,
     outbox: &Outbox,
@@ -173,11 +157,6 @@ pub async fn read_loss_with_wal(
     }
 }
 
-/// Refuses a lost slot.
-///
-/// # Errors
-///
-/// The slot is lost, or the server refuses.
 pub async fn refuse_lost(client: &Client, slot: &str) -> Result<(), AdminError> {
     match read_loss(client, slot).await? {
         Some(LostSlot { problem, .. }) => {
@@ -192,7 +171,7 @@ pub async fn refuse_lost(client: &Client, slot: &str) -> Result<(), AdminError> 
 ///
 /// # Errors
 ///
-/// The slot is of another database, type or plugin, or the server refuses.
+/// The slot is of another database, type or plugin.
 pub async fn refuse_other_slot(client: &Client, slot: &str) -> Result<(), AdminError> {
     let Some(state) = read_slot(client, slot).await? else { return Ok(()) };
     let database = client.query_typed_one("SELECT current_database()::text AS name", &[]).await;
@@ -208,8 +187,7 @@ pub async fn refuse_other_slot(client: &Client, slot: &str) -> Result<(), AdminE
 ///
 /// # Errors
 ///
-/// Several outboxes are on record and none is named, the server refused a statement, or the connection
-/// ended.
+/// Several outboxes are on record and none is named.
 pub async fn named_definition(
     client: &Client,
     slot: Option<&str>,
@@ -246,7 +224,7 @@ fn definition_of(slot: &str, mut found: Vec<Definition>) -> Result<Definition, A
 ///
 /// # Errors
 ///
-/// The outbox differs or has no definition, the server refused a statement, or the connection ended.
+/// The outbox differs or has no definition.
 pub async fn refuse_other_outbox(client: &Client, outbox: &Outbox) -> Result<(), AdminError> {
     let recorded = definition_of(outbox.base_slot(), read_definitions(client).await?)?;
     match Definition::of(outbox, &recorded.columns).difference_from(&recorded) {
@@ -256,10 +234,6 @@ pub async fn refuse_other_outbox(client: &Client, outbox: &Outbox) -> Result<(),
 }
 
 /// Returns the slot. Refuses one that is lost or does not exist.
-///
-/// # Errors
-///
-/// The slot is lost or does not exist, or the server refuses.
 pub async fn existing_slot(client: &Client, slot: &str) -> Result<SlotState, AdminError> {
     refuse_lost(client, slot).await?;
     let missing = || SlotError::SlotMissing { slot: slot.to_owned() };
@@ -273,10 +247,6 @@ async fn system_identifier(client: &Client) -> Result<String, AdminError> {
 }
 
 /// Counts the rows of each table that may be lost with the slot, rather too many than too few.
-///
-/// # Errors
-///
-/// A table cannot be read, or the connection ended.
 pub async fn rows_at_risk(
     client: &Client,
     tables: &[QualifiedName],

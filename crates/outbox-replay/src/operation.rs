@@ -20,7 +20,6 @@ use crate::release::{ReleaseStage, SlotRelease};
 /// A reset: a copy of an anchor replaces the slot, and streams from a target position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
-    /// The slot of the anchor.
     pub anchor_slot: String,
     /// Position where the stream starts again.
     pub target: Lsn,
@@ -38,7 +37,6 @@ pub struct SlotRecovery {
     pub id: String,
     /// Whether the lost slot was a failover slot.
     pub failover: Failover,
-    /// The rows that are known to be settled.
     pub bound: SettledBound,
     /// Column that is null in unpublished rows. Only these rows are published from the table.
     pub unpublished_column: Option<String>,
@@ -81,14 +79,10 @@ pub struct SlotSnapshot {
     pub snapshot: String,
 }
 
-/// An unfinished operation on a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotOperation {
-    /// A copy of an anchor replaces the slot.
     Reset(Reset),
-    /// A new slot replaces a lost slot.
     Recovery(SlotRecovery),
-    /// The slot is released.
     Release(SlotRelease),
     /// The number of shards is being changed, and this slot belongs to the old or the new number.
     Resharding(Resharding),
@@ -97,9 +91,7 @@ pub enum SlotOperation {
 /// A change of the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resharding {
-    /// Old number of shards.
     pub from: u32,
-    /// New number of shards.
     pub to: u32,
 }
 
@@ -171,7 +163,6 @@ impl Again {
 }
 
 impl Reset {
-    /// Describes the reset for somebody who waits for it.
     #[must_use]
     pub fn describe(&self, slot: &str) -> String {
         let anchor = anchor_of(slot, &self.anchor_slot);
@@ -179,10 +170,6 @@ impl Reset {
     }
 
     /// Returns whether the anchor still exists with its WAL. Without it the reset is cancelled.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn has_anchor(&self, client: &Client) -> Result<bool, AdminError> {
         let anchor = read_slot(client, &self.anchor_slot).await?;
         Ok(anchor.is_some_and(|anchor| !anchor.is_lost()))
@@ -193,8 +180,7 @@ impl Reset {
 ///
 /// # Errors
 ///
-/// The operation is unknown to this version, the server refused the statement, or the connection
-/// ended.
+/// The operation is unknown to this version.
 pub async fn read_operation(
     client: &Client,
     slot: &str,
@@ -270,10 +256,6 @@ fn parts_of(row: &Row) -> Vec<SlotSnapshot> {
 }
 
 /// Records a reset. Returns false and writes nothing if another operation is unfinished.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<bool, AdminError> {
     let written = client
         .execute_typed(
@@ -293,10 +275,6 @@ pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<b
 
 /// Completes a reset after the slot was copied. The settled position becomes the target, and rows
 /// that dispatch state published after the target no longer count as recorded. All or nothing.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<(), AdminError> {
     let statuses: Vec<&str> = reset.again.statuses().to_vec();
     client
@@ -326,10 +304,6 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
 /// Records a recovery. Returns false and writes nothing if another operation is unfinished. The
 /// recovery ends a release, and takes the failover flag of the dropped slot from it. On another
 /// server than the recorded one, positions are not valid and are cleared.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn begin_recovery(
     client: &Client,
     slot: &str,
@@ -372,7 +346,7 @@ pub async fn begin_recovery(
 ///
 /// # Errors
 ///
-/// Another process works on the recovery, the server refused the statement, or the connection ended.
+/// Another process works on the recovery.
 pub async fn extend_recovery(
     client: &Client,
     slot: &str,
@@ -394,10 +368,6 @@ pub async fn extend_recovery(
 }
 
 /// Records a backfill for a slot that never existed. Returns false if the slot has a record.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn begin_backfill(
     client: &Client,
     slot: &str,
@@ -445,10 +415,6 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, AdminError> {
 /// Records the new slot and the snapshot of the rows that it does not stream. Its stream is settled
 /// up to its start. Rows that an earlier slot of the recovery does not stream are a part of their
 /// own.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn store_slot_snapshot(
     client: &Client,
     slot: &str,
@@ -469,10 +435,6 @@ pub async fn store_slot_snapshot(
 }
 
 /// Finishes the first part of a recovery that has another part: its rows are settled.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn finish_part(client: &Client, slot: &str) -> Result<(), AdminError> {
     client
         .execute_typed(sql!("operation.sql", "finish_part"), &[(&slot, Type::TEXT)])
@@ -483,10 +445,6 @@ pub async fn finish_part(client: &Client, slot: &str) -> Result<(), AdminError> 
 
 /// Finishes a recovery once the rows that the new slot does not stream are settled. The record then
 /// describes the new slot.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), AdminError> {
     client
         .execute_typed(sql!("operation.sql", "finish_recovery"), &[(&slot, Type::TEXT)])
@@ -497,10 +455,6 @@ pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), AdminErr
 
 /// Cancels an operation because something that it needs is missing. The settled position stays
 /// recorded.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn cancel_operation(client: &Client, slot: &str) -> Result<(), AdminError> {
     client
         .execute_typed(
@@ -513,28 +467,15 @@ pub async fn cancel_operation(client: &Client, slot: &str) -> Result<(), AdminEr
 }
 
 /// Returns whether this session now owns the slot's operation, until it releases it or ends.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn take_operation(client: &Client, slot: &str) -> Result<bool, AdminError> {
     lock(client, slot, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))").await
 }
 
 /// Returns whether some session owns the slot's operation (`take_operation`).
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn is_operation_taken(client: &Client, slot: &str) -> Result<bool, AdminError> {
     lock(client, slot, &format!("SELECT {}", lock_is_taken("$1"))).await
 }
 
-/// Releases the slot's operation for other sessions.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn release_operation(client: &Client, slot: &str) -> Result<(), AdminError> {
     lock(client, slot, "SELECT pg_advisory_unlock(hashtextextended($1, 0))").await.map(drop)
 }
@@ -554,8 +495,7 @@ async fn lock(client: &Client, slot: &str, sql: &str) -> Result<bool, AdminError
 ///
 /// # Errors
 ///
-/// The change cannot be decoded through this publication, the server refused the statement, or the
-/// connection ended.
+/// The change cannot be decoded through this publication.
 pub async fn try_decoding(
     client: &Client,
     slot: &str,

@@ -31,7 +31,6 @@ pub struct OperationResumer<'a> {
     pub client: &'a SqlClient,
     /// Opens the additional connections.
     pub connect: &'a ConnectConfig,
-    /// The slot.
     pub slot: &'a str,
     /// Receives the current operation and the reason for each wait.
     pub health: &'a Health,
@@ -47,8 +46,7 @@ impl OperationResumer<'_> {
     ///
     /// # Errors
     ///
-    /// A session holds the slot and does not release it, the server refuses, or the connection
-    /// ended.
+    /// A session holds the slot and does not release it.
     pub async fn drop_when_free(&self) -> Result<(), RelayError> {
         let Self { client, slot, .. } = self;
         let until = Instant::now() + RELEASE_TIMEOUT;

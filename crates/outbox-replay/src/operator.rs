@@ -7,11 +7,6 @@ use walrelay_errors::BoxedError;
 
 /// Receives the steps of a protocol.
 pub trait StepSink<Step> {
-    /// Reports a step.
-    ///
-    /// # Errors
-    ///
-    /// The step cannot be reported.
     fn report(&self, step: &Step) -> Result<(), BoxedError>;
 }
 

@@ -26,9 +26,7 @@ const EDITED_BYTES_MAX: i64 = 64 << 20;
 pub struct LeftOutRows {
     /// The rows that stay.
     pub topic: TopicRows,
-    /// The slots of the outbox.
     pub slots: OutboxSlots,
-    /// The statuses of the rows.
     pub statuses: Vec<DispatchStatus>,
 }
 
@@ -104,11 +102,6 @@ impl TopicRows {
 pub struct OutboxSlots(Vec<String>);
 
 impl OutboxSlots {
-    /// Reads the slots of this outbox.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn read(client: &Client, outbox: &Outbox) -> Result<Self, AdminError> {
         let base = outbox.base_slot();
         let sql = in_schema!(
@@ -124,8 +117,7 @@ impl OutboxSlots {
     ///
     /// # Errors
     ///
-    /// The messages need too much memory, the server refused the statement, or the connection
-    /// ended.
+    /// The messages need too much memory.
     pub async fn edited(&self, client: &Client) -> Result<BTreeMap<String, Vec<u8>>, AdminError> {
         const FAILED: &str = "read edited messages";
         let slots = [(&self.0 as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT_ARRAY)];
@@ -147,10 +139,6 @@ impl OutboxSlots {
 
     /// Returns a position that no unpublished row precedes. It precedes every row that this server
     /// has yet to publish, also if the record is that of another server with a longer WAL.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn settled_lsn(&self, client: &Client) -> Result<Lsn, AdminError> {
         let slots = [(&self.0 as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT_ARRAY)];
         let row = client.query_typed_one(sql!("outbox_state.sql", "settled_lsn"), &slots).await;
@@ -186,7 +174,6 @@ impl OutboxSlots {
     }
 }
 
-/// Returns an array of text as SQL.
 fn text_array<'a>(values: impl Iterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = values.map(quote_literal).collect();
     format!("ARRAY[{}]::text[]", quoted.join(", "))

@@ -20,7 +20,6 @@ pub struct RecoveryCursor {
     pub columns: Vec<String>,
     /// Number of rows before this row.
     pub number: u32,
-    /// The row.
     pub row: RowCursor,
 }
 
@@ -50,10 +49,6 @@ impl RecoveryCursor {
 
 /// Records the row at which this part of a recovery continues. Returns false if another part is
 /// published now.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn note_place(
     client: &Client,
     (slot, part): (&str, &SlotSnapshot),
@@ -81,10 +76,6 @@ pub async fn note_place(
 }
 
 /// Reads the row at which this part of a recovery continues. None means the first row.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_recovery_cursor(
     client: &Client,
     (slot, part): (&str, &SlotSnapshot),

@@ -14,10 +14,6 @@ pub fn lease_of(pubsub: &PubSubSettings) -> Duration {
 }
 
 /// Opens a replication connection with the session settings of the relay.
-///
-/// # Errors
-///
-/// The server cannot be reached, or refuses the connection.
 pub async fn open_replication(
     connect: &ConnectConfig,
     relay: &RelaySettings,

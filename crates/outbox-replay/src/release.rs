@@ -10,11 +10,9 @@ use crate::admin_error::AdminError;
 /// again before an operator asks for it, or the server is upgraded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotRelease {
-    /// System identifier of the server.
     pub system_identifier: String,
     /// Version of that server, as `server_version_num`.
     pub version: i32,
-    /// Progress of the release.
     pub stage: ReleaseStage,
 }
 
@@ -26,7 +24,6 @@ impl SlotRelease {
     }
 }
 
-/// Progress of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseStage {
     /// The slot still exists, and relays can continue with it.
@@ -37,10 +34,6 @@ pub enum ReleaseStage {
 
 /// Records a release, so that relays let go of the slot and wait.
 /// Returns false if another operation is unfinished.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn begin_release(
     client: &Client,
     slot: &str,

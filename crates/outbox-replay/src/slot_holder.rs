@@ -11,14 +11,11 @@ use crate::admin_error::AdminError;
 use crate::operation::{SlotOperation, is_operation_taken};
 use crate::release::{ReleaseStage, SlotRelease};
 
-/// A session that holds a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotUser {
-    /// Process id of the session.
     pub pid: i32,
     /// Application name. Empty if the server does not show it.
     pub application: String,
-    /// The session's use of the slot.
     pub does: HolderActivity,
 }
 
@@ -52,10 +49,6 @@ impl fmt::Display for SlotUser {
 }
 
 /// Describes the session with this process id, which holds a slot.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_slot_holder(client: &Client, pid: i32) -> Result<SlotUser, AdminError> {
     let row = client
         .query_typed_opt(sql!("slot_holder.sql", "read_slot_holder"), &[(&pid, Type::INT4)])
@@ -93,10 +86,6 @@ async fn unfinished_operation_cause(
 }
 
 /// Describes an operation and the reason why it waits.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn describe_unfinished(
     client: &Client,
     slot: &str,
@@ -115,17 +104,12 @@ pub async fn describe_unfinished(
     })
 }
 
-/// Describes why the creation of a slot waits.
 #[must_use]
 pub fn describe_slot_blockers(blockers: &Blockers) -> String {
     format!("the new slot waits for a transaction to end: {blockers}")
 }
 
 /// Terminates the session with this process id. Returns false if the session has already ended.
-///
-/// # Errors
-///
-/// The role lacks the privilege, the server refused the statement, or the connection ended.
 pub async fn end_session(client: &Client, pid: i32) -> Result<bool, AdminError> {
     let row = client
         .query_typed_one("SELECT pg_catalog.pg_terminate_backend($1)", &[(&pid, Type::INT4)])

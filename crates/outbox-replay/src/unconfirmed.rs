@@ -25,8 +25,7 @@ pub struct UnconfirmedTransaction {
 ///
 /// # Errors
 ///
-/// The slot is in use, lost or missing, the publication cannot be used for decoding, or the
-/// connection ended.
+/// The slot is in use, lost or missing, or the publication cannot be used for decoding.
 pub async fn unconfirmed_transactions(
     client: &Client,
     slot: &str,
@@ -50,7 +49,7 @@ pub async fn unconfirmed_transactions(
 ///
 /// # Errors
 ///
-/// The table cannot be read, its rows are hidden, or the connection ended.
+/// The table cannot be read, or its rows are hidden.
 pub async fn count_unsettled_rows(
     client: &Client,
     table: &QualifiedName,

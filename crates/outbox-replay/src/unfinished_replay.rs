@@ -9,12 +9,9 @@ use walrelay_pg_client::{SCHEMA, in_schema, lock_is_taken, sql};
 
 use crate::admin_error::AdminError;
 
-/// A replay that has begun and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenReplay {
-    /// Name of the replay.
     pub id: String,
-    /// The slot whose rows it publishes.
     pub slot: String,
 }
 
@@ -23,10 +20,6 @@ fn open_of(row: &Row) -> OpenReplay {
 }
 
 /// Returns a replay of these slots that is not finished or still pauses keys, if there is one.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn unfinished_replay<C: GenericClient + Sync>(
     client: &C,
     slots: &[String],
@@ -43,10 +36,6 @@ pub async fn unfinished_replay<C: GenericClient + Sync>(
 
 /// Returns an unfinished replay of any slot that reads the tables and publishes to a topic, if there
 /// is one. In place, the pauses of the keys show which rows are still to be read.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn open_replay_of_tables(client: &Client) -> Result<Option<OpenReplay>, AdminError> {
     let found = client.query_typed_opt(sql!("unfinished_replay.sql", "replay_of_table"), &[]).await;
     let found = found.map_err(AdminError::sql("look for replays of the tables"))?;
@@ -56,10 +45,6 @@ pub async fn open_replay_of_tables(client: &Client) -> Result<Option<OpenReplay>
 /// Returns an unfinished replay of this slot that needs the anchor's WAL before `up_to`, if there
 /// is one. An in-place replay needs it only while it holds keys. After that its rows are in
 /// dispatch state.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn replay_that_needs_anchor(
     client: &Client,
     slot: &str,
@@ -95,10 +80,6 @@ pub struct PausingReplay {
 }
 
 /// Returns the replays that hold or request keys of this slot, the one with the most keys first.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn pausing_replays(
     client: &Client,
     slot: &str,
@@ -131,25 +112,17 @@ async fn may_read(client: &Client, table: &str, action: &'static str) -> Result<
     Ok(row.map_err(AdminError::sql(action))?.get(0))
 }
 
-/// An unfinished replay to a topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopicReplay {
-    /// Name of the replay.
     pub id: String,
-    /// The topic that it publishes to.
     #[serde(rename = "to_topic")]
     pub topic: String,
-    /// Whether a process is running it now.
     #[serde(rename = "is_running")]
     pub is_being_done: bool,
 }
 
 /// Returns this slot's unfinished replays to a topic, the oldest first, at most ten.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn open_topic_replays(
     client: &Client,
     slot: &str,
@@ -183,10 +156,6 @@ fn is_being_done(id: &str) -> String {
 }
 
 /// Returns an in-place replay with rows that are still to be published, if there is one.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn replay_to_be_published(
     client: &Client,
     slot: &str,

@@ -19,12 +19,10 @@ use walrelay_pg_replication::{
     SlotState, advance_slot, check_slot_name, read_slot, read_slots, read_system_identifier,
 };
 
-/// An anchor of a live slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Anchor {
     /// The operator's name for the anchor.
     pub name: String,
-    /// The state of the anchor's replication slot.
     pub slot: SlotState,
     /// A replay from this anchor includes everything committed since this moment. None if the
     /// anchor is lost.
@@ -34,9 +32,7 @@ pub struct Anchor {
 /// The state of an anchor, as status and metrics show it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnchorStatus {
-    /// The operator's name for the anchor.
     pub name: String,
-    /// The state of the anchor's replication slot.
     pub slot: SlotState,
     /// How far back the anchor reaches. None if the anchor is lost or no time is recorded.
     pub age: Option<Duration>,
@@ -80,10 +76,6 @@ pub fn anchor_of<'a>(slot: &str, anchor_slot: &'a str) -> &'a str {
 }
 
 /// Reads the anchors of a slot, oldest position first.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, StoreError> {
     let prefix = format!("{slot}{BETWEEN}");
     let system = read_recorded_system_identifier(client, slot).await?;
@@ -107,10 +99,6 @@ pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, St
 
 /// Reads the state of a slot's anchors, oldest position first. If the recorded times cannot be
 /// read, ages are None and no error is returned, because the relay works without ages.
-///
-/// # Errors
-///
-/// The server refused to show its slots, or the connection ended.
 pub async fn read_anchor_states(
     client: &Client,
     slot: &str,
@@ -141,10 +129,6 @@ pub async fn read_anchor_states(
 }
 
 /// Finds the anchor of this name, even if the server has invalidated it.
-///
-/// # Errors
-///
-/// There is no such anchor, or the server refused the statement.
 pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, StoreError> {
     let anchors = read_anchors(client, slot).await?;
     let names: Vec<_> = anchors.iter().map(|anchor| anchor.name.clone()).collect();
@@ -158,8 +142,7 @@ pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
 ///
 /// # Errors
 ///
-/// There is no such anchor, the server has invalidated it, or the server refused the
-/// statement.
+/// There is no such anchor, or the server has invalidated it.
 pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, StoreError> {
     let anchor = find_anchor(client, slot, name).await?;
     match anchor.slot.is_lost() {
@@ -168,7 +151,6 @@ pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
     }
 }
 
-/// Reads the server's limits for replication slots.
 pub async fn read_slot_capacity(client: &Client) -> Result<SlotCapacity, StoreError> {
     let row = client
         .query_typed_one(sql!("anchor.sql", "read_slot_capacity"), &[])
@@ -192,8 +174,7 @@ pub enum CopyLifetime {
 ///
 /// # Errors
 ///
-/// `from` is missing or lost, `to` exists, no further slot is allowed, or the server refused
-/// for another reason.
+/// `from` is missing or lost, `to` exists, or no further slot is allowed.
 pub async fn copy_slot(
     client: &Client,
     from: &str,
@@ -219,7 +200,7 @@ pub async fn copy_slot(
 ///
 /// # Errors
 ///
-/// The anchor is already past `to` or is in use, or the server refused for another reason.
+/// The anchor is already past `to` or is in use.
 pub async fn advance_anchor(
     client: &Client,
     anchor: &Anchor,
@@ -235,10 +216,6 @@ pub async fn advance_anchor(
 
 /// Returns the system identifier that this server's positions belong to. If the role may not ask
 /// the server, the identifier comes from the relay's row.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_recorded_system_identifier(
     client: &Client,
     slot: &str,

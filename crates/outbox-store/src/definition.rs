@@ -23,7 +23,6 @@ pub struct Definition {
     pub publication: String,
     /// The tables that producers insert into, by their names of today.
     pub tables: Vec<QualifiedName>,
-    /// The names of the columns.
     pub columns: ColumnNames,
     /// The names on record of renamed tables that another table has now. Producers may write to either.
     pub taken_names: Vec<String>,
@@ -117,10 +116,6 @@ fn columns_of_json(json: &Value) -> ColumnNames {
 ///
 /// A table that was renamed has its name of today. In another database, such as a restored copy, the
 /// object ids on record mean nothing, and tables are found by name.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_definition(
     client: &Client,
     slot: &str,
@@ -129,10 +124,6 @@ pub async fn read_definition(
 }
 
 /// Reads the definitions of all relays of the schema, in the order of their slots.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_definitions(client: &Client) -> Result<Vec<Definition>, StoreError> {
     let failed = || StoreError::sql("read app_outbox_definition");
     let is_there = client.query_typed_one(sql!("definition.sql", "is_there"), &[]).await;
@@ -149,10 +140,6 @@ pub async fn read_definitions(client: &Client) -> Result<Vec<Definition>, StoreE
 
 /// Returns the slot of a new outbox whose slot is not named: `walrelay`, or `walrelay_DATABASE` if a slot
 /// of another database has that name. Names of slots are those of the whole server.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn free_slot(client: &Client) -> Result<String, StoreError> {
     let row = client.query_typed_one(sql!("definition.sql", "free_slot"), &[]).await;
     Ok(row.map_err(StoreError::sql("read the names of the slots"))?.get("slot"))

@@ -108,7 +108,6 @@ impl DispatchStore {
         self.before < PgLsn::from(u64::MAX)
     }
 
-    /// Returns the slot that owns the rows.
     #[must_use]
     pub fn slot(&self) -> &str {
         &self.slot
@@ -141,9 +140,7 @@ pub enum DispatchStatus {
     Retrying,
     /// Will not be published unless an operator retries or edits it.
     Dead,
-    /// Stored by Pub/Sub.
     Published,
-    /// Discarded by an operator.
     Discarded,
 }
 

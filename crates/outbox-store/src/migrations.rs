@@ -122,7 +122,7 @@ pub fn relay_tables() -> Vec<QualifiedName> {
 ///
 /// # Errors
 ///
-/// The server refused a statement. The action names the file. Earlier files have taken effect.
+/// The action names the file. Earlier files have taken effect.
 pub async fn migrate(client: &Client, outbox_tables: &[QualifiedName]) -> Result<(), StoreError> {
     for Migration { file, sql, .. } in migrations(outbox_tables) {
         client

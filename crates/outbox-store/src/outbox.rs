@@ -12,16 +12,13 @@ use walrelay_pg_client::{QualifiedName, sql};
 pub struct Outbox {
     /// The replication slot, which also names its rows in dispatch state.
     pub slot: String,
-    /// The publication that the slot decodes.
     pub publication: String,
     /// The tables that producers insert into, without repetition.
     pub tables: Vec<QualifiedName>,
-    /// The shard of the rows that the slot streams.
     pub shard: Shard,
 }
 
 impl Outbox {
-    /// Returns another shard of this outbox.
     #[must_use]
     pub fn of_shard(&self, shard: Shard) -> Self {
         Self {
@@ -50,10 +47,6 @@ impl Outbox {
 }
 
 /// Returns the object ids of the tables that exist, and of their partitions.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_table_ids(
     client: &Client,
     tables: &[QualifiedName],

@@ -22,7 +22,6 @@ use walrelay_pg_client::{QualifiedName, is_unsettled_sql, own_rows_sql, quote_id
 pub enum PublicationCheck {
     /// No change of the publication was committed before this position.
     Intact {
-        /// The position.
         up_to: Lsn,
         /// Why an outbox table has rows that the publication cannot publish, if it has some.
         unpublished: Option<Reason>,
@@ -30,10 +29,7 @@ pub enum PublicationCheck {
     /// A transaction is changing it, and has not committed yet.
     Changing,
     /// It has changed since the first check.
-    Changed {
-        /// Description of the change.
-        what: String,
-    },
+    Changed { what: String },
 }
 
 /// A table of a publication, as one state of the catalog has it.
@@ -55,22 +51,16 @@ pub struct PublicationWatch {
 }
 
 impl PublicationWatch {
-    /// Creates a watch that has not checked yet.
     #[must_use]
     pub fn new(publication: String, tables: Vec<QualifiedName>) -> Self {
         Self { publication, tables, first: Arc::default() }
     }
 
-    /// Returns the outbox tables.
     pub(crate) fn tables(&self) -> &[QualifiedName] {
         &self.tables
     }
 
     /// Makes this the first check, if none was made. An incomplete publication is no first check.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn begin(&self, client: &Client) -> Result<(), StoreError> {
         let rows = self.read(client).await?;
         if let Ok(found) = self.identities(&rows) {
@@ -81,10 +71,6 @@ impl PublicationWatch {
 
     /// Records the publication of the first check in the slot's row. A later process compares the
     /// catalog with this record, see [`read_publication_gap`].
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn note(&self, client: &Client, slot: &str) -> Result<(), StoreError> {
         let Some(first) = self.first.get() else { return Ok(()) };
         let tables: BTreeMap<&str, &str> =
@@ -101,10 +87,6 @@ impl PublicationWatch {
     }
 
     /// Checks the publication and its tables.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn look(&self, client: &Client) -> Result<PublicationCheck, StoreError> {
         // The position is read first. A transaction that commits a change before it has already
         // marked the catalog's rows. We then see either the change or the mark. Only the mark is
@@ -225,10 +207,6 @@ fn unpublished_reason(row: &Row) -> Option<Reason> {
 ///
 /// Postgres looks a publication up as it was at the position that it decodes. Putting a table back
 /// therefore does not bring the rows back that were inserted meanwhile.
-///
-/// # Errors
-///
-/// The server refused a statement, or the connection ended.
 pub async fn read_publication_gap(
     client: &Client,
     slot: &str,

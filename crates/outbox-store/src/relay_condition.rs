@@ -17,7 +17,6 @@ const REASONS_MAX: usize = 5;
 /// Maximum length of one text, in characters.
 const TEXT_CHARACTERS_MAX: usize = 500;
 
-/// The kind of a reason why rows do not flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReasonKind {
@@ -32,11 +31,9 @@ pub enum ReasonKind {
     DispatchFailure,
     /// The slot may be lost soon.
     SlotAtRisk,
-    /// An anchor may be lost soon.
     AnchorAtRisk,
     /// Pub/Sub stores nothing.
     Outage,
-    /// The server cannot send a row.
     UnsendableRow,
     /// The relay cannot read a row, or must not publish it, and has stopped.
     UnreadableRow,
@@ -54,14 +51,12 @@ pub enum ReasonKind {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reason {
-    /// The kind of the reason.
     pub kind: ReasonKind,
     /// The reason, without its fix.
     pub text: String,
     /// The fix, if the relay knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// The error code of the reason, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// The subject: the topic that refuses, or the position of the row.
@@ -70,31 +65,26 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// Creates a reason without a fix.
     #[must_use]
     pub fn new(kind: ReasonKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into(), ..Self::default() }
     }
 
-    /// Adds the fix.
     #[must_use]
     pub fn with_fix(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 
-    /// Adds the subject.
     #[must_use]
     pub fn about(self, subject: impl Into<String>) -> Self {
         Self { subject: Some(subject.into()), ..self }
     }
 
-    /// Adds the name of the error code.
     #[must_use]
     pub fn with_code(self, code: &str) -> Self {
         Self { code: Some(code.to_owned()), ..self }
     }
 
-    /// Returns the reason with each text shortened to its maximum length.
     fn shortened(self) -> Self {
         Self { text: shortened(self.text), fix: self.fix.map(shortened), ..self }
     }
@@ -138,7 +128,6 @@ impl Condition {
         self.phase
     }
 
-    /// Returns the reasons as a JSON array, for the column.
     pub(crate) fn reasons_json(&self) -> String {
         serde_json::json!(self.reasons).to_string()
     }
@@ -147,7 +136,6 @@ impl Condition {
 /// A condition that a relay has stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredCondition {
-    /// Phase of the relay.
     pub phase: String,
     /// Reasons why rows were not flowing. Empty if rows were flowing.
     pub reasons: Vec<Reason>,

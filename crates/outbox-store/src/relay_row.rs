@@ -30,7 +30,6 @@ pub struct RelayRow {
     pub settled_xid: u64,
     /// The number of transactions from that one until now.
     pub settled_age: u64,
-    /// Time when the row was written.
     pub updated_at: SystemTime,
     /// Time since the row was written, by the server's clock.
     pub age: Duration,
@@ -80,10 +79,6 @@ pub struct Horizon {
 }
 
 /// Reads the row of this slot. None if it was never written.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayRow>, StoreError> {
     let row = client
         .query_typed_opt(sql!("relay_row.sql", "read"), &[(&slot, Type::TEXT)])
@@ -131,7 +126,6 @@ fn published_of_row(row: &Row) -> Option<PublishedRows> {
 /// The row that a session writes, identified by slot, timeline and generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayRowOwner {
-    /// The slot.
     pub slot: String,
     /// Timeline of the session's server.
     pub timeline: u32,
@@ -142,9 +136,7 @@ pub struct RelayRowOwner {
 /// The server's answer after the row was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelayRowWritten {
-    /// Confirmed position of the slot.
     pub confirmed: Lsn,
-    /// The current horizon.
     pub horizon: Horizon,
 }
 
@@ -154,10 +146,6 @@ impl RelayRowOwner {
     ///
     /// The same statement reads the horizon, because it runs ten times a second. [`read_horizon`]
     /// explains why the position is never before the snapshot.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn write(
         &self,
         client: &Client,
@@ -187,10 +175,6 @@ impl RelayRowOwner {
     }
 
     /// Returns whether the row still belongs to the session.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn is_ours(&self, client: &Client) -> Result<bool, StoreError> {
         let row = client
             .query_typed_opt(
@@ -205,10 +189,6 @@ impl RelayRowOwner {
 
     /// Records the relay's condition, for a session that streams as this process. Writes nothing if
     /// the row no longer belongs to the session.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub(crate) async fn note_condition(
         &self,
         client: &Client,
@@ -250,10 +230,6 @@ fn confirmed(row: &Row) -> Lsn {
 
 /// Reads the confirmed position of this slot, before which no session receives data. The highest
 /// position if the slot does not exist.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub(crate) async fn read_confirmed(client: &Client, slot: &str) -> Result<Lsn, StoreError> {
     let sql = sql!("relay_row.sql", "confirmed");
     let row = client.query_typed_one(sql, &[(&slot, Type::TEXT)]).await;
@@ -271,10 +247,6 @@ pub static SLOT_WITH_OLDEST: SqlText = SqlText::new(|| sql!("relay_row.sql", "sl
 /// snapbuild.c moves `catalog_xmin` only after the confirmed position has passed it. From then on
 /// the loss of the slot is detected. A row of an earlier timeline is kept, because the row and
 /// everything up to its settled position belong to this history.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn take_relay_row(
     client: &Client,
     slot: &str,
@@ -312,10 +284,6 @@ pub async fn take_relay_row(
 
 /// Records the oids of the database and tables that the row describes. They show where recorded
 /// transaction ids are valid. An upgrade keeps the oids, but a copy of the data does not.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub(crate) async fn note_origin(
     client: &Client,
     slot: &str,
@@ -337,10 +305,6 @@ pub(crate) async fn note_origin(
 /// that the named transaction wrote. Oids alone prove nothing, because two clusters that were set up
 /// in the same way have the same oids. An upgrade copies the record with its `xmin`. A restored dump
 /// does not.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn is_same_origin(
     client: &Client,
     slot: &str,
@@ -359,10 +323,6 @@ pub async fn is_same_origin(
 
 /// Records that an operator has advanced the slot, so that the skipped rows are not taken for a
 /// gap.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -376,10 +336,6 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
 
 /// Records as JSON which rows an operator is about to skip. Writes nothing if the slot has no
 /// row.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn record_skipped(client: &Client, slot: &str, json: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -392,10 +348,6 @@ pub async fn record_skipped(client: &Client, slot: &str, json: &str) -> Result<(
 }
 
 /// Reads what [`record_skipped`] recorded last.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_last_skipped(client: &Client, slot: &str) -> Result<Option<String>, StoreError> {
     let row = client
         .query_typed_opt(sql!("relay_row.sql", "last_skipped"), &[(&slot, Type::TEXT)])
@@ -406,10 +358,6 @@ pub async fn read_last_skipped(client: &Client, slot: &str) -> Result<Option<Str
 
 /// Records why a relay waits that has no session, for `walrelay status`. Writes nothing while
 /// another relay streams the slot, or if the slot has no row.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn note_wait(
     client: &Client,
     slot: &str,
@@ -430,10 +378,6 @@ pub async fn note_wait(
 }
 
 /// Returns a slot with an unfinished recovery, which needs rows of the outbox, if there is one.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreError> {
     let sql = in_schema!(
         "SELECT slot FROM public.app_outbox_relay WHERE operation ->> 'kind' = 'recovery' LIMIT 1"
@@ -443,10 +387,6 @@ pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreErr
 }
 
 /// Reads the end of the WAL that is safely on disk. None on a server in recovery.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
     let row = client
         .query_typed_one(
@@ -459,10 +399,6 @@ pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
 }
 
 /// Deletes the row, so that the next start is a first start.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn delete_relay_row(client: &Client, slot: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -474,11 +410,6 @@ pub async fn delete_relay_row(client: &Client, slot: &str) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Reads the current horizon.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_horizon(client: &Client) -> Result<Horizon, StoreError> {
     // The snapshot is taken before the statement runs, and therefore before the position is read. A
     // commit is in the WAL before its transaction leaves the snapshot, so every commit below `xmin`

@@ -85,7 +85,7 @@ impl SessionStore {
     ///
     /// # Errors
     ///
-    /// The connection is not on `server`, the server of the replication session, or it broke.
+    /// The connection is not on `server`, the server of the replication session.
     pub async fn begin(
         connect: ConnectConfig,
         client: SqlClient,
@@ -114,7 +114,6 @@ impl SessionStore {
         })
     }
 
-    /// Returns the store with a watch on this publication.
     #[must_use]
     pub fn watching(self, watch: PublicationWatch) -> Self {
         Self { watch: Some(watch), ..self }
@@ -437,7 +436,6 @@ impl SessionStore {
         Ok(())
     }
 
-    /// Records the settled position of the record and the server's confirmed position.
     fn passed(&mut self, settled: Lsn, confirmed: Lsn) {
         if !self.store.is_during_recovery() {
             self.spilled.passed(settled, confirmed);

@@ -53,7 +53,6 @@ impl Shard {
         self.index
     }
 
-    /// Returns the number of shards.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.count

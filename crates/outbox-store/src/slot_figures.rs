@@ -12,10 +12,6 @@ use walrelay_pg_client::sql;
 use walrelay_pg_replication::{COMMIT_WAIT, SlotState, Writer, read_slot};
 
 /// Counts the next part of dispatch state, and reads the slot.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_survey(
     client: &Client,
     store: &DispatchStore,

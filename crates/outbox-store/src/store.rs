@@ -57,7 +57,6 @@ impl Coded for StoreFailure {
 pub(crate) const TABLE_FAILURE_PREFIX: &str = "a dispatch table cannot be used: ";
 
 impl StoreFailure {
-    /// Returns the first line of the error and of each of its causes.
     pub(crate) fn in_short(&self) -> String {
         match self {
             Self::Unavailable(source) => first_lines(&**source),
@@ -87,7 +86,6 @@ fn first_lines(error: &(dyn std::error::Error + 'static)) -> String {
 /// Figures for operators.
 #[derive(Debug, Clone, Default)]
 pub struct SlotFigures {
-    /// Rows in dispatch state.
     pub counts: DispatchCounts,
     /// Whether the count is not complete yet.
     pub is_counting: bool,
@@ -99,13 +97,11 @@ pub struct SlotFigures {
     pub commit_wait_seconds: f64,
     /// The transaction that the slot's oldest WAL waits for.
     pub oldest_writer: Option<Writer>,
-    /// The relay's row, with the slot's settled position.
     pub relay_row: Option<RelayRow>,
     /// The anchors of the slot, oldest position first.
     pub anchors: Vec<AnchorStatus>,
 }
 
-/// The result of one query for due keys.
 #[derive(Debug, Clone, Default)]
 pub struct Due {
     /// The keys, longest due first.

@@ -20,39 +20,23 @@ pub fn grant_on(table: &str, role: &str) -> String {
     )
 }
 
-/// A statement on the tables of the outbox failed, or was refused before it ran.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A statement failed.
     #[error(transparent)]
     Sql(#[from] SqlError),
 
-    /// A slot cannot be read.
     #[error(transparent)]
     Slot(#[from] SlotError),
 
     /// No free event id was found for a row. Only rows that are made to provoke this error cause it.
     #[error("no free id for event {event_id:?} in dispatch state after {tries} tries")]
-    NoFreeEventId {
-        /// The last id tried.
-        event_id: String,
-        /// How many ids were tried.
-        tries: u32,
-    },
+    NoFreeEventId { event_id: String, tries: u32 },
 
-    /// Dispatch state of this slot does not hold the event.
     #[error("dispatch state of slot {slot:?} has no event {event_id:?}")]
-    UnknownEvent {
-        /// The relay's slot.
-        slot: String,
-        /// The id asked for.
-        event_id: String,
-    },
+    UnknownEvent { slot: String, event_id: String },
 
-    /// The event is finished, so it can neither be retried, nor edited, nor discarded.
     #[error("event {event_id:?} is already {status}; it can no longer be {action}")]
     AlreadyFinished {
-        /// The id asked for.
         event_id: String,
         /// `published` or `discarded`.
         status: String,
@@ -65,36 +49,20 @@ pub enum StoreError {
         "event {event_id:?} was recorded without its headers, which could not be read, and would be published without \
          them"
     )]
-    WithoutHeaders {
-        /// The row's id.
-        event_id: String,
-    },
+    WithoutHeaders { event_id: String },
 
     /// The message of a row lacks a value that is too large, so it can only be edited.
     #[error(
         "event {event_id:?} was recorded without a value that is too large for Pub/Sub, and cannot be published \
          without it"
     )]
-    WithoutValue {
-        /// The row's id.
-        event_id: String,
-    },
+    WithoutValue { event_id: String },
 
-    /// There is no anchor of this name.
     #[error("there is no anchor {anchor:?}; there are: {}", if others.is_empty() { "none" } else { others })]
-    AnchorMissing {
-        /// Its name.
-        anchor: String,
-        /// Those that exist.
-        others: String,
-    },
+    AnchorMissing { anchor: String, others: String },
 
-    /// The server removed WAL that the anchor needs.
     #[error("anchor {anchor:?} is lost: the server has removed WAL that it retained")]
-    AnchorLost {
-        /// Its name.
-        anchor: String,
-    },
+    AnchorLost { anchor: String },
 }
 
 impl StoreError {

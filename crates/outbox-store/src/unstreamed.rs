@@ -8,10 +8,8 @@ use walrelay_pg_client::{SqlText, sql};
 /// children are no part of it, and an unlogged or foreign partition has no WAL.
 pub static UNSTREAMED_SQL: SqlText = SqlText::new(|| sql!("unstreamed.sql", "unstreamed"));
 
-/// Tables below an outbox whose rows are never published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unstreamed {
-    /// How the tables are below the outbox.
     pub kind: UnstreamedKind,
     /// The quoted names.
     pub names: Vec<String>,
@@ -22,7 +20,6 @@ pub struct Unstreamed {
 /// How tables are below an outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnstreamedKind {
-    /// As inheritance children.
     Children,
     /// As partitions that are unlogged or foreign tables.
     Partitions,

@@ -13,10 +13,8 @@ use tokio_postgres::types::{PgLsn, Type};
 use crate::store_error::StoreError;
 use walrelay_pg_client::{Parameter, sql};
 
-/// A position and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalTime {
-    /// The time.
     pub at: SystemTime,
     /// Everything committed at that time or later lies at or after this position.
     pub lsn: Lsn,
@@ -27,7 +25,7 @@ pub struct WalTime {
 ///
 /// # Errors
 ///
-/// There is no such table or privilege, the server refused the statement, or the connection ended.
+/// There is no such table or privilege.
 pub async fn note_wal_time(client: &Client, system_identifier: &str) -> Result<(), StoreError> {
     // The position is read before the time. A transaction takes its commit time first and its place
     // in the WAL later. A commit of that time or later therefore lies after the position.
@@ -40,10 +38,6 @@ pub async fn note_wal_time(client: &Client, system_identifier: &str) -> Result<(
 
 /// Returns a position before everything committed at `time` or later. None if no earlier time is
 /// recorded.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn position_at(
     client: &Client,
     system_identifier: &str,
@@ -54,10 +48,6 @@ pub async fn position_at(
 }
 
 /// Returns the first recorded time from which on every commit lies at or after `lsn`.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn first_time_at(
     client: &Client,
     system_identifier: &str,
@@ -69,10 +59,6 @@ pub async fn first_time_at(
 }
 
 /// Returns the first position that was recorded after `time`. None if there is none.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn first_position_after(
     client: &Client,
     system_identifier: &str,

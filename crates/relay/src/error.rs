@@ -8,7 +8,6 @@ use walrelay_pg_replication::SlotError;
 
 use crate::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
-/// An error that ends a session, or that prevents a new one.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// Connecting or starting replication failed.
@@ -17,30 +16,23 @@ pub enum RelayError {
     /// The first error of this process. Fewer kinds of errors are retried at that point.
     #[error(transparent)]
     AtFirst(Box<RelayError>),
-    /// The session ended with an error.
     #[error(transparent)]
     Session(#[from] PipelineError),
     /// Several sessions in a row ended at the same row with the same error.
     #[error(transparent)]
     Unsendable(Box<RepeatedSendFailure>),
-    /// Reading dispatch state failed.
     #[error("dispatch state cannot be read")]
     Store(#[source] StoreFailure),
-    /// Reading the setup of the server failed.
     #[error("the set-up of the server cannot be read")]
     Survey(#[source] BoxedError),
-    /// Streaming the outbox table failed.
     #[error("the table could not be streamed")]
     TableStream {
         #[source]
         source: std::io::Error,
     },
-    /// An ordinary SQL statement failed.
     #[error("{action}")]
     Sql {
-        /// The purpose of the statement.
         action: &'static str,
-        /// The answer of the server.
         #[source]
         source: tokio_postgres::Error,
     },
@@ -48,16 +40,13 @@ pub enum RelayError {
     /// session.
     #[error("the session of {holder} cannot be ended")]
     TakeOver {
-        /// The session that holds the slot.
         holder: String,
-        /// The answer of the server.
         #[source]
         source: tokio_postgres::Error,
     },
     /// The server is a standby, or has just started as one. It may be promoted at any moment.
     #[error("the server is in recovery: it is a standby, or is not promoted yet")]
     InRecovery,
-    /// The server was restored from a disk snapshot while this process was running.
     #[error(
         "the server's WAL ended at {wal_end}, before {read_to}, which this relay has read from it: the server was \
          restored from a disk snapshot"
@@ -67,7 +56,6 @@ pub enum RelayError {
         /// The last position that was read from the server.
         read_to: Lsn,
     },
-    /// The server does not match the configuration, or the slot is lost.
     #[error("{}: {summary}", if code.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
     Setup {
         /// The gravest code among the findings.
@@ -94,12 +82,10 @@ from_survey!(StoreError, SlotError, SqlError);
 #[derive(Debug, thiserror::Error)]
 #[error("the server cannot send {at}{rows}: {attempts} sessions ended there, one after the other")]
 pub struct RepeatedSendFailure {
-    /// The place at which the sessions ended.
     pub at: SendFailurePosition,
     pub attempts: u32,
     /// The rows as error text, if the relay found them in the table: `, which is event …`.
     pub rows: String,
-    /// The answer of the server.
     #[source]
     pub source: PgError,
 }

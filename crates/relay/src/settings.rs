@@ -14,16 +14,12 @@ pub struct Settings {
     pub connect: ConnectConfig,
     pub relay: RelaySettings,
     pub pubsub: PubSubSettings,
-    /// When the run ends by itself.
     pub until: Until,
 }
 
-/// The behaviour of the relay: the settings of the pipeline.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
-    /// The slot, publication and outbox tables.
     pub outbox: Outbox,
-    /// How a row becomes a message.
     pub router: RouterConfig,
     /// The time after which a failing lane is parked while others succeed.
     pub park_after: Duration,
@@ -60,7 +56,6 @@ impl RelaySettings {
     }
 }
 
-/// The Pub/Sub endpoint and its limits.
 #[derive(Debug, Clone)]
 pub struct PubSubSettings {
     /// The endpoint, the number of connections, and the timeout of a call.

@@ -13,7 +13,6 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Creates a request that has not been made yet.
     #[must_use]
     pub fn new() -> Self {
         Self { asked: watch::Sender::new(false) }
@@ -45,10 +44,6 @@ impl Shutdown {
     /// and SIGUSR2 are ignored, although their default action ends a process.
     ///
     /// The handlers are in place when this returns, before the future is polled.
-    ///
-    /// # Errors
-    ///
-    /// The handlers cannot be installed.
     pub fn on_signals(&self, told: SignalLogging) -> io::Result<impl Future<Output = ()> + use<>> {
         let mut signals = Signals::listen()?;
         let shutdown = self.clone();
@@ -88,7 +83,6 @@ impl SignalLogging {
 /// process and also its group.
 const REPEAT_WINDOW: Duration = Duration::from_millis(500);
 
-/// The signals that the process handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

@@ -49,7 +49,6 @@ impl DueLanes {
         self.heap.pop().map(|Reverse(entry)| entry)
     }
 
-    /// The time of the next entry.
     pub(super) fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }

@@ -100,10 +100,6 @@ impl LaneTable {
 
     /// Checks that every lane is in a legal combination, and that every listed lane is found by its
     /// key.
-    ///
-    /// # Panics
-    ///
-    /// A lane is in an illegal combination, or a listed one is not found.
     pub(crate) fn check(&self) {
         for id in self.ids() {
             self.check_lane(id);
@@ -126,10 +122,6 @@ impl LaneTable {
     }
 
     /// Checks that one lane is in a legal combination.
-    ///
-    /// # Panics
-    ///
-    /// The combination is illegal.
     pub(crate) fn check_lane(&self, id: LaneId) {
         if let Err(what) = self[id].check() {
             panic!("{what}: {id:?} is {:?}", self[id].shape());

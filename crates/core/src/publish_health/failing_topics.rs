@@ -25,9 +25,7 @@ pub(super) struct FailingTopics {
 /// A topic that has refused a row since it last stored one.
 #[derive(Debug)]
 pub(crate) struct FailingTopic {
-    /// The time of the last refusal.
     refused_at: Instant,
-    /// The last failure.
     pub(crate) failure: Arc<PublishFailure>,
     /// The time since which the topic answers that an operator has to act. Such an answer proves
     /// that the service is up.

@@ -50,7 +50,6 @@ impl OutageDetector {
         }
     }
 
-    /// Notes that a request was sent.
     pub(super) fn sent(&mut self, now: Instant) {
         self.outstanding += 1;
         self.silent_since.get_or_insert(now);
@@ -73,7 +72,6 @@ impl OutageDetector {
         is_outage_over
     }
 
-    /// Notes that a publish was refused.
     pub(super) fn refused(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         self.last_failure = Some(now);
@@ -127,7 +125,6 @@ impl OutageDetector {
     /// The delivery is stalled after no reply at all for this long.
     const SILENT: Duration = Duration::from_secs(5);
 
-    /// Whether Pub/Sub is storing rows.
     pub(super) fn delivery(&self, now: Instant) -> Delivery {
         let since = |moment: Instant| now.saturating_duration_since(moment);
         let is_tried = self.last_failure.is_some_and(|last| since(last) < Self::UNTRIED);

@@ -43,7 +43,6 @@ impl SuccessIntervals {
         self.current
     }
 
-    /// Notes the refusal of a key that was healthy as far as is known.
     pub(super) fn note_healthy_key_failure(&mut self) {
         match self.bad.back_mut() {
             Some((interval, keys)) if *interval == self.current => *keys = keys.saturating_add(1),

@@ -16,7 +16,7 @@ const WHITESPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 ///
 /// # Errors
 ///
-/// The text is not JSON, or not an object. The error names no value.
+/// The error names no value.
 pub(crate) fn members(json: &str) -> Result<BTreeMap<String, &str>, String> {
     let mut found = BTreeMap::new();
     let text = json.trim_matches(WHITESPACE);

@@ -211,10 +211,6 @@ impl Router {
     }
 
     /// Whether the row has the values that a selection names.
-    ///
-    /// # Errors
-    ///
-    /// The row cannot be read.
     pub fn matches(
         &mut self,
         insert: &Insert<'_>,
@@ -286,7 +282,6 @@ impl MessageParts<'_> {
     }
 }
 
-/// A topic that rows go to.
 #[derive(Debug, Clone)]
 struct KnownTopic {
     topic: Topic,

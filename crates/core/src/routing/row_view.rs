@@ -19,7 +19,6 @@ const HEADERS_BYTES_MAX: usize = 1 << 20;
 /// The largest event id that a message names, in bytes. A UUID has 36.
 const EVENT_ID_BYTES_MAX: usize = 128;
 
-/// The wanted columns of one row.
 pub(crate) struct RowView<'a, 'r> {
     pub(crate) picked: [Option<Column<'a>>; PLACES],
     pub(crate) layout: &'r Layout,

@@ -29,14 +29,11 @@ pub enum ArchiveProblem {
     Missing,
     /// The service refuses a request.
     Permission,
-    /// The service does not answer.
     Unreachable,
-    /// Any other problem.
     Other,
 }
 
 impl ArchiveError {
-    /// Creates an error from its parts.
     #[must_use]
     pub const fn new(
         action: &'static str,
@@ -47,7 +44,6 @@ impl ArchiveError {
         Self { action, location, problem, reason }
     }
 
-    /// Classifies an error of a store.
     pub(super) fn of_store(
         action: &'static str,
         location: ArchiveLocation,

@@ -14,14 +14,12 @@ pub enum ArchiveLocation {
     Directory(PathBuf),
     /// A bucket of S3, or of a service with the same API.
     S3(Bucket),
-    /// A bucket of Google Cloud Storage.
     CloudStorage(Bucket),
 }
 
 /// A bucket, and the part of its names that belongs to the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
-    /// Name of the bucket.
     pub name: String,
     /// Prefix of the names of all objects. Empty for the whole bucket.
     pub prefix: Path,
@@ -30,24 +28,19 @@ pub struct Bucket {
 /// A text that is no location. The message does not repeat the text, which may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LocationError {
-    /// The text is not a URL.
     #[error(
         "a directory, or a URL of the form file:///DIRECTORY, gs://BUCKET/PREFIX or s3://BUCKET/PREFIX"
     )]
     Form,
-    /// The scheme is none of the three.
     #[error("the scheme of the URL must be file, gs or s3")]
     Scheme,
-    /// The URL contains a user name or a password.
     #[error(
         "the URL must not contain a user name or a password: credentials come from the environment or from the \
          metadata server"
     )]
     UserInfo,
-    /// The URL has a port, a query or a fragment.
     #[error("the URL must not contain a port, a query or a fragment")]
     Extra,
-    /// A bucket is missing in the URL, or a `file` URL names a host.
     #[error("the URL must name a bucket, or for the scheme file an absolute path without a host")]
     Host,
 }

@@ -43,9 +43,7 @@ const CHECK_FOLDER: &str = "walrelay-check";
 /// Where deleted rows are kept, and how to get there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
-    /// The place.
     pub location: ArchiveLocation,
-    /// The variables of the environment that belong to a store.
     pub environment: StoreEnvironment,
 }
 
@@ -66,7 +64,6 @@ impl fmt::Debug for StoreEnvironment {
     }
 }
 
-/// An opened archive.
 pub(crate) struct ArchiveStore {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
@@ -83,7 +80,6 @@ pub(crate) enum ObjectName<'a> {
     Partition { name: &'a str, part: u64 },
 }
 
-/// The content of an object.
 pub(crate) struct ObjectRows {
     /// Complete lines, one per row.
     pub(crate) lines: String,
@@ -128,7 +124,7 @@ impl ArchiveStore {
     ///
     /// # Errors
     ///
-    /// The store refuses or does not answer, or the object reads differently.
+    /// The object reads differently.
     pub(crate) async fn write(
         &self,
         table: &str,
@@ -152,10 +148,6 @@ impl ArchiveStore {
 
     /// Writes a small object and reads it back, with the permissions that archiving needs. Deletes
     /// the object if that is permitted.
-    ///
-    /// # Errors
-    ///
-    /// The store refuses, or does not answer in time.
     pub(crate) async fn try_out(&self, now: SystemTime) -> Result<(), ArchiveError> {
         let path = self.prefix.clone().join(CHECK_FOLDER).join(format!("{}.gz", millis(now)));
         self.put(&path, "a check of walrelay\n".to_owned()).await?;
@@ -205,10 +197,6 @@ impl ArchiveStore {
 }
 
 /// Checks that an archive can be written and read.
-///
-/// # Errors
-///
-/// The store refuses, or does not answer in time.
 pub async fn try_out(archive: &Archive, patience: Duration) -> Result<(), ArchiveError> {
     let tried = async {
         let store = ArchiveStore::open(archive).await?;

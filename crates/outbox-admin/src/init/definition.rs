@@ -10,10 +10,6 @@ use walrelay_pg_replication::{read_publication, read_slot};
 
 /// Records the outbox again if it is on record. Refuses to take over the slot or the publication of
 /// another outbox, and to take a table off record whose rows may not be published.
-///
-/// # Errors
-///
-/// The outbox is another one, the server refused a statement, or the connection ended.
 pub(crate) async fn define(
     client: &Client,
     shards: &[Outbox],

@@ -19,7 +19,6 @@ use walrelay_errors::Chain;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::health::{Health, Phase};
 
-/// The name of the anchor.
 pub const KEPT_ANCHOR: &str = "kept";
 
 /// The interval at which the anchor is moved. Times are noted at the same interval, and no server
@@ -29,10 +28,8 @@ const PACE: Duration = Duration::from_secs(60);
 /// The interval at which the keeper checks whether the relay has started to stream.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The settings of the kept anchor and its slot.
 #[derive(Debug, Clone)]
 pub struct AnchorKeeper {
-    /// How to connect.
     pub connect: ConnectConfig,
     /// The live slot.
     pub slot: String,
@@ -62,7 +59,6 @@ struct Standing {
     wanted: Option<Lsn>,
     /// The position of the live slot. The anchor never passes it.
     live: Lsn,
-    /// The end of WAL.
     end: Lsn,
     /// The bytes of WAL that the anchor retains.
     kept: u64,

@@ -30,7 +30,6 @@ use crate::lifecycle::{preflight_check, wal_monitor};
 /// The time limit for recording why the relay waits.
 const NOTE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The Postgres server of the service.
 #[derive(Debug)]
 pub struct Postgres<'a> {
     settings: &'a Settings,

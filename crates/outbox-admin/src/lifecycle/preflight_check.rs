@@ -47,7 +47,6 @@ fn text(finding: &Finding) -> String {
     }
 }
 
-/// Returns the preflight request: the columns that the configuration names.
 #[must_use]
 pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
     let columns = &relay.router.columns;

@@ -9,22 +9,15 @@ use walrelay_pg_replication::{PublicationState, SlotState};
 
 use crate::sharding::Sharding;
 
-/// All facts that the preflight checks read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// The server.
     pub server: ServerFacts,
-    /// The role that the relay connects as.
     pub role: RoleFacts,
-    /// The slot, if there is one of this name.
     pub slot: Option<SlotState>,
-    /// The publication, if there is one of this name.
     pub publication: Option<PublicationState>,
     /// The outbox tables, in the requested order.
     pub outbox_tables: Vec<TableFacts>,
-    /// The schema of the relay's own tables.
     pub schema: SchemaAccess,
-    /// The relay's own tables.
     pub relay_tables: Vec<TableFacts>,
     /// The definition of the outbox. None if there is none, or the role may not read it.
     pub definition: Option<Definition>,
@@ -32,9 +25,7 @@ pub struct Facts {
     pub relay_row: Option<SettledRecord>,
     /// Records of other slots that do not exist.
     pub leftover_records: Vec<LeftoverRecord>,
-    /// The release of the slot.
     pub release: Option<ReleaseFacts>,
-    /// The shards of the outbox that exist.
     pub sharding: Sharding,
     /// The expected row filters of a shard's publication, in table order. An entry is None if the
     /// table cannot be sharded. Empty if the outbox is not a shard.
@@ -47,7 +38,6 @@ pub struct Facts {
 /// operation on it is unfinished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftoverRecord {
-    /// Name of the slot.
     pub slot: String,
     /// Time since a relay last wrote the record.
     pub age: Duration,
@@ -60,41 +50,29 @@ pub enum SchemaAccess {
     Usable,
     /// The role lacks USAGE.
     Denied,
-    /// The schema does not exist.
     Missing,
 }
 
-/// A recorded release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseFacts {
-    /// The release.
     pub release: SlotRelease,
     /// Description of the release, and whether somebody is working on it.
     pub what: String,
 }
 
-/// Facts about the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
     /// The setting `server_version_num`.
     pub version_num: u32,
-    /// Name of the connected database.
     pub database: String,
     /// Encoding of the database, such as `UTF8`.
     pub encoding: String,
-    /// Standby or primary.
     pub mode: ServerMode,
-    /// The operator of the server.
     pub host: ServerHost,
-    /// The setting `wal_level`.
     pub wal_level: String,
-    /// Maximum number of slots.
     pub replication_slots_max: i64,
-    /// Number of existing slots.
     pub replication_slots: i64,
-    /// Maximum number of replication connections.
     pub wal_senders_max: i64,
-    /// Number of existing replication connections.
     pub wal_senders: i64,
     /// The setting `max_slot_wal_keep_size`, in bytes. `None` if WAL is retained without limit.
     pub slot_wal_keep_bytes: Option<u64>,
@@ -111,25 +89,20 @@ pub struct ServerFacts {
 /// Whether a server accepts writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerMode {
-    /// The server accepts writes.
     Primary,
-    /// The server replays the WAL of another server.
     Standby,
 }
 
 /// The operator of a server, which determines how settings are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerHost {
-    /// Supabase.
     Supabase,
-    /// Another operator.
     Other,
 }
 
 /// The role that the relay connects as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleFacts {
-    /// Name of the role.
     pub name: String,
     /// Whether the role may replicate, by attribute or as superuser.
     pub may_replicate: bool,
@@ -143,16 +116,12 @@ pub struct RoleFacts {
 /// A table that the checks looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFacts {
-    /// Name of the table.
     pub name: QualifiedName,
-    /// The relation of this name, if there is one.
     pub found: Option<FoundTable>,
 }
 
-/// An existing table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundTable {
-    /// Kind of the relation.
     pub kind: RelationKind,
     /// Names and types of the columns.
     pub columns: Vec<(String, String)>,
@@ -166,14 +135,10 @@ pub struct FoundTable {
     pub hidden_from: Vec<String>,
 }
 
-/// Kinds of relations for replication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RelationKind {
-    /// An ordinary table.
     Table,
-    /// A partitioned table.
     Partitioned,
-    /// A table that is not in the WAL.
     Unlogged,
     /// A view or another relation without rows of its own.
     Other,
@@ -186,6 +151,5 @@ pub struct ExistingNames {
     pub publications: Vec<String>,
     /// Logical slots of this database.
     pub slots: Vec<String>,
-    /// Tables.
     pub tables: Vec<String>,
 }

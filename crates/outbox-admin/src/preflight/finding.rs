@@ -8,17 +8,14 @@ pub(super) const FIX_OF_CODE: &str = "";
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Whether the check passed.
     pub result: CheckResult,
     /// Subject of the finding, such as `slot "walrelay"`.
     pub subject: String,
-    /// Description of the finding.
     pub message: String,
     /// The fix of this case. Empty if the fix of the code is enough, or none is needed.
     pub fix: String,
 }
 
-/// Whether a check passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckResult {
     /// No problem. Contains the name of the check.
@@ -30,7 +27,6 @@ pub enum CheckResult {
 }
 
 impl Finding {
-    /// A check that passed.
     pub fn passed(
         check: &'static str,
         subject: impl Into<String>,
@@ -39,23 +35,19 @@ impl Finding {
         Self::new(CheckResult::Passed(check), subject, message)
     }
 
-    /// A problem that does not stop the relay.
     pub fn warning(code: Code, subject: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(CheckResult::Warning(code), subject, message)
     }
 
-    /// A problem that stops the relay.
     pub fn error(code: Code, subject: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(CheckResult::Error(code), subject, message)
     }
 
-    /// Adds the fix.
     #[must_use]
     pub fn fix(self, fix: impl Into<String>) -> Self {
         Self { fix: fix.into(), ..self }
     }
 
-    /// Returns the code of a problem.
     #[must_use]
     pub const fn code(&self) -> Option<Code> {
         match self.result {
@@ -78,7 +70,6 @@ impl Finding {
     }
 }
 
-/// The list of findings while it is built.
 #[derive(Default)]
 pub(super) struct Findings(Vec<Finding>);
 

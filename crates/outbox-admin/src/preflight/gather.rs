@@ -27,8 +27,7 @@ use crate::sharding::{expected_filter, read_sharding};
 ///
 /// # Errors
 ///
-/// The server refused a query, or the connection ended. A missing privilege is a fact, not an
-/// error.
+/// A missing privilege is a fact, not an error.
 pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts, AdminError> {
     let (server, role) = server_and_role(client).await?;
     let slot = read_slot(client, &request.outbox.slot).await?;
@@ -85,7 +84,6 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
     })
 }
 
-/// Returns the expected row filters of a shard's publication.
 async fn filters(
     client: &Client,
     request: &PreflightRequest,

@@ -3,10 +3,8 @@
 use walrelay_core::ColumnUse;
 use walrelay_outbox_store::{Definition, Outbox, ShardKey};
 
-/// The objects that the relay will use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreflightRequest {
-    /// The slot, publication and tables.
     pub outbox: Outbox,
     /// The same with the names of the columns, as the record has it.
     pub definition: Definition,
@@ -21,18 +19,14 @@ pub struct PreflightRequest {
 pub struct ExpectedColumn {
     /// The names that it may have. One is enough.
     pub names: Vec<String>,
-    /// The setting that needs it.
     pub used_by: ColumnUse,
-    /// The use of the column.
     pub role: ColumnRole,
 }
 
 /// The use of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColumnRole {
-    /// The data of the message.
     Payload,
-    /// Any other required column.
     Required,
     /// Read if it exists.
     Optional,

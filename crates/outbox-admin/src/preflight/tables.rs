@@ -65,7 +65,6 @@ pub struct TimeWarning {
     pub table: String,
     /// The problem, to be read after the table.
     pub problem: String,
-    /// The fix.
     pub fix: String,
 }
 

@@ -30,7 +30,6 @@ pub struct Advance<'a> {
     pub to: Lsn,
     /// The number of rows that the operator has agreed to lose.
     pub discard_rows: u64,
-    /// The names of the outbox columns.
     pub columns: &'a ColumnNames,
 }
 
@@ -51,8 +50,7 @@ pub struct AdvancedSlot {
 /// # Errors
 ///
 /// The operator did not agree to the number of skipped rows. The position is before the slot or
-/// after the end of the WAL. Also if the slot is in use, an operation is unfinished, or the server
-/// refuses.
+/// after the end of the WAL. Also if the slot is in use, or an operation is unfinished.
 pub async fn advance<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,

@@ -17,21 +17,14 @@ use super::preconditions::{Place, position_of_time, refuse_other_shards, refuse_
 use super::protocol_error::ProtocolError;
 use crate::lifecycle::anchor_keeper::anchor_wal_share;
 
-/// The anchors of a slot.
 #[derive(Debug)]
 pub struct AnchorList {
-    /// The anchors.
     pub anchors: Vec<Anchor>,
     /// Bytes of WAL that each may retain, so that the relay's budget still fits. `None` if the
     /// server sets no limit.
     pub share: Option<u64>,
 }
 
-/// Reads the anchors of the slot.
-///
-/// # Errors
-///
-/// The server refused a statement, or the connection ended.
 pub async fn list_anchors(
     client: &SqlClient,
     outbox: &Outbox,
@@ -43,12 +36,10 @@ pub async fn list_anchors(
     Ok(AnchorList { anchors, share: anchor_wal_share(capacity.keep_bytes, wal_budget) })
 }
 
-/// A new anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreatedAnchor {
     /// The slot that retains its WAL.
     pub slot: String,
-    /// Its position.
     pub at: Lsn,
     /// Bytes of WAL that it may retain. `None` if the server sets no limit.
     pub share: Option<u64>,
@@ -118,10 +109,8 @@ fn refuse_without_capacity(
     }
 }
 
-/// An anchor that was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdvancedAnchor {
-    /// Its new position.
     pub at: Option<Lsn>,
     /// Bytes of WAL that it retained before.
     pub retained_before: u64,
@@ -134,7 +123,7 @@ pub struct AdvancedAnchor {
 /// # Errors
 ///
 /// The anchor does not exist, a replay needs it, the target is before the anchor or after the slot.
-/// Also if an operation is unfinished, or the server refuses.
+/// Also if an operation is unfinished.
 pub async fn move_anchor<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,
@@ -193,7 +182,7 @@ async fn target(
 ///
 /// # Errors
 ///
-/// The anchor does not exist, a replay needs it, an operation is unfinished, or the server refuses.
+/// The anchor does not exist, a replay needs it, or an operation is unfinished.
 pub async fn drop_anchor<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,

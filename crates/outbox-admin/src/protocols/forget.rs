@@ -12,21 +12,16 @@ use walrelay_pg_client::{PgError, SqlClient, TableAccess, own_table, refuse_hidd
 use super::operator::{AdminSession, Change, Operator};
 use super::protocol_error::ProtocolError;
 
-/// The aggregates to forget.
 #[derive(Debug, Clone, Copy)]
 pub struct ForgetOrder<'a> {
-    /// Their type.
     pub aggregate_type: &'a str,
-    /// Their ids.
     pub ids: &'a [String],
     /// Whether rows are deleted or only read, which needs other permissions.
     pub access: TableAccess,
 }
 
-/// The result for each aggregate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ForgottenAggregates {
-    /// The number of aggregates that are forgotten.
     pub forgotten: u64,
     /// Aggregates that stay, because an event was written meanwhile.
     pub kept: Vec<String>,
@@ -41,7 +36,7 @@ pub struct ForgottenAggregates {
 ///
 /// # Errors
 ///
-/// The role lacks a permission, row level security hides rows, or the server refuses.
+/// The role lacks a permission, or row level security hides rows.
 pub async fn forget_aggregates<O: Operator>(
     session: &AdminSession<'_, O>,
     order: ForgetOrder<'_>,

@@ -19,7 +19,6 @@ use super::skipped_rows::SkippedRows;
 use super::table_rows::TableRows;
 use crate::preflight::TimeWarning;
 
-/// The operator of these protocols.
 pub trait Operator: StepSink<Step> + Consent<Change> {}
 
 impl<T: StepSink<Step> + Consent<Change>> Operator for T {}
@@ -113,9 +112,7 @@ pub enum Change {
 /// The rows of a table that may be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrunableTable {
-    /// The table.
     pub table: String,
-    /// The number of rows.
     pub rows: u64,
     /// Partitions in which all rows may be deleted. They are dropped.
     pub partitions: Vec<String>,
@@ -124,9 +121,7 @@ pub struct PrunableTable {
 /// A slot that is dropped with its publication.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DroppedShard {
-    /// The slot.
     pub slot: String,
-    /// The publication.
     pub publication: String,
     /// Whether the publication was dropped also. It is left if the role does not own it.
     pub publication_dropped: bool,
@@ -145,9 +140,7 @@ pub struct AdminSession<'a, O> {
     pub client: &'a SqlClient,
     /// Opens additional connections.
     pub connect: &'a ConnectConfig,
-    /// The operator.
     pub operator: &'a O,
-    /// The request to stop.
     pub stop: &'a Shutdown,
 }
 
@@ -178,8 +171,7 @@ impl<'a, O: Operator> AdminSession<'a, O> {
     ///
     /// # Errors
     ///
-    /// The other process takes too long, another command must finish the operation, or the server
-    /// refuses.
+    /// The other process takes too long, or another command must finish the operation.
     pub(super) async fn finish_operation(&self, slot: &str) -> Result<Outcome, ProtocolError> {
         let until = Instant::now() + OTHER_PROCESS_MAX;
         loop {

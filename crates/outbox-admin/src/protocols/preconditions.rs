@@ -28,9 +28,7 @@ use crate::sharding::read_sharding;
 /// A place in the WAL, as an operator names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// A position.
     Lsn(Lsn),
-    /// A time.
     Time(SystemTime),
 }
 
@@ -62,10 +60,6 @@ pub(super) fn if_recorded<T>(
 
 /// Refuses while an operation on the slot is unfinished. In the middle of one, the slot may be
 /// missing, or about to be replaced.
-///
-/// # Errors
-///
-/// An operation is unfinished, or the server refused the statement.
 pub async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<(), AdminError> {
     match unfinished_operation(client, slot).await? {
         Some(operation) => Err(not_finished(client, slot, &operation).await?),
@@ -130,7 +124,7 @@ pub(super) async fn refuse_hidden_state(client: &SqlClient) -> Result<(), AdminE
 ///
 /// # Errors
 ///
-/// Row level security hides rows, or the server refused a statement.
+/// Row level security hides rows.
 pub async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<Vec<Outbox>, AdminError> {
     refuse_hidden_state(client).await?;
     let counts: Vec<u32> = read_sharding(client, outbox).await?.of_count.into_keys().collect();
@@ -144,7 +138,7 @@ pub async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<Vec<Outb
 ///
 /// # Errors
 ///
-/// The outbox has other shards, row level security hides rows, or the server refused a statement.
+/// The outbox has other shards, or row level security hides rows.
 pub async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> Result<(), AdminError> {
     refuse_hidden_state(client).await?;
     let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard);
@@ -158,10 +152,6 @@ pub async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> Result<
 
 /// Refuses a database without the outbox tables. The user may have named the consumer's database,
 /// where nobody should create an outbox.
-///
-/// # Errors
-///
-/// A table is missing, or the server refused the statement.
 pub async fn refuse_without_outbox(
     client: &SqlClient,
     outbox: &Outbox,
@@ -176,10 +166,6 @@ pub async fn refuse_without_outbox(
 }
 
 /// Refuses a slot without a row in `app_outbox_relay`: only that row shows which rows are settled.
-///
-/// # Errors
-///
-/// The slot has no row, or the server refused the statement.
 pub async fn refuse_unrecorded(client: &SqlClient, slot: &str) -> Result<(), ProtocolError> {
     match read_relay_row(client, slot).await? {
         Some(_) => Ok(()),
@@ -191,7 +177,7 @@ pub async fn refuse_unrecorded(client: &SqlClient, slot: &str) -> Result<(), Pro
 ///
 /// # Errors
 ///
-/// No position is known for the time, or the server refused a statement.
+/// No position is known for the time.
 pub async fn position_of_time(
     client: &SqlClient,
     slot: &str,

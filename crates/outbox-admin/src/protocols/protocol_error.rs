@@ -18,7 +18,6 @@ use super::table_rows::TableRows;
 use crate::archive::ArchiveError;
 use crate::resharding::ReshardingRefusal;
 
-/// A protocol refused to begin, or ended early.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum ProtocolError {
@@ -28,7 +27,6 @@ pub enum ProtocolError {
     /// A session of the relay failed.
     #[error(transparent)]
     Relay(#[from] RelayError),
-    /// The connection failed.
     #[error(transparent)]
     Postgres(#[from] PgError),
     /// Pub/Sub refused, or cannot be reached.
@@ -37,56 +35,43 @@ pub enum ProtocolError {
     /// The operator did not agree, or cannot be asked.
     #[error(transparent)]
     Operator(BoxedError),
-    /// The operator asked to stop.
     #[error("stopped by a signal before it was done")]
     Interrupted,
 
     /// A replay pauses keys. Only the relay of this slot can end the pauses.
     #[error("{}keys of slot {slot:?} are paused by replay {id}, which is unfinished", keys.map_or(String::new(), |keys| format!("{keys} ")))]
     KeysPaused { slot: String, keys: Option<u64>, id: String },
-    /// A replay could not continue after the command.
     #[error("replay {id} of slot {slot:?} is unfinished, and could not continue afterwards")]
     ReplayUnfinished { slot: String, id: String },
-    /// A replay reads the rows that would be deleted.
     #[error("replay {id} of slot {slot:?} is unfinished, and still has rows to read")]
     ReplayReadsTable { slot: String, id: String },
-    /// A replay needs the WAL of the anchor.
     #[error("replay {id} is unfinished, and needs the WAL that anchor {anchor:?} retains")]
     ReplayNeedsAnchor { id: String, anchor: String },
-    /// A replay in place has recorded rows that are not published.
     #[error("rows of replay {id} are still to be published in place")]
     ReplayToBePublished { id: String },
-    /// The server's WAL cannot be decoded.
     #[error("the setting wal_level is {level}, but a slot needs logical")]
     WalLevel { level: String },
-    /// The database has no outbox.
     #[error("the command needs the outbox's database, and this one has no table {table}")]
     NoOutbox { table: String },
     /// No relay has used the slot, so no row is known to be settled.
     #[error("slot {slot:?} has no record: no relay has ever used it")]
     SlotUnrecorded { slot: String },
-    /// No position is recorded for the time.
     #[error("{}", unknown_time(*time, earliest.as_ref()))]
     TimeUnknown { time: SystemTime, earliest: Option<WalTime> },
-    /// The anchor of a reset is gone.
     #[error("{what} was cancelled: its anchor is gone; the slot is where it was")]
     ResetCancelled { what: String },
 
-    /// Another process changes the number of shards.
     #[error("another process changes the number of shards")]
     ReshardRunning,
-    /// The number of shards cannot be changed in this state.
     #[error(transparent)]
     Reshard(#[from] ReshardingRefusal),
     /// Anchors would be useless after the command.
     #[error("slot {slot:?} has anchors that block the command: {}", names.join(", "))]
     AnchorsInTheWay { slot: String, names: Vec<String> },
 
-    /// The publication does not exist.
     #[error("publication {publication:?} does not exist")]
     PublicationMissing { publication: String },
 
-    /// The rows of the slot would never be published.
     #[error(
         "slot {slot:?} has {rows} unconfirmed row(s); if it is dropped, they are never published"
     )]
@@ -97,36 +82,28 @@ pub enum ProtocolError {
         "slot {slot:?} is gone or lost, and {rows} row(s) are not on record as published through it"
     )]
     RecordLosesRows { slot: String, rows: u64 },
-    /// The server cannot send a row before the position.
     #[error("the server cannot send {at}, which is before the position: {answer}")]
     UnsendableRowBefore { at: String, answer: String },
     /// The operator has not agreed to the number of skipped rows.
     #[error("{}", skipped.disagreement(*agreed))]
     SkippedRowsDiffer { skipped: Box<SkippedRows>, agreed: u64 },
-    /// The slot is already past the position.
     #[error("slot {slot:?} is at {here}, which is past {to}")]
     SlotAhead { slot: String, here: Lsn, to: Lsn },
-    /// The target is after the settled position.
     #[error(
         "{target} is after {settled}, the settled position of the slot: rows in between would never be published"
     )]
     TargetPastSettled { target: Lsn, settled: Lsn },
-    /// The target is not in the WAL that the anchor retains.
     #[error(
         "{target} is not between {from}, the position of anchor {anchor:?}, and {end}, the end of the WAL"
     )]
     TargetOutOfRange { target: Lsn, from: Lsn, anchor: String, end: Lsn },
-    /// The target is not in the WAL yet.
     #[error("{target} is after {end}, the end of the WAL")]
     TargetPastWal { target: Lsn, end: Lsn },
 
-    /// An anchor of this name exists.
     #[error("anchor {anchor:?} exists already")]
     AnchorExists { anchor: String },
-    /// The anchor is already after the target.
     #[error("anchor {anchor:?} is at {here} already, after {to}")]
     AnchorAhead { anchor: String, here: Lsn, to: Lsn },
-    /// The target is after the position of the slot.
     #[error("{to} is after {live}, the position of slot {slot:?}")]
     TargetPastSlot { to: Lsn, live: Lsn, slot: String },
 
@@ -136,19 +113,15 @@ pub enum ProtocolError {
         row_counts(rows)
     )]
     EarlierRows { slot: String, rows: Vec<TableRows> },
-    /// The rows before the slot can be published only together with its creation.
     #[error("slot {slot:?} exists already, and older rows can only be included when it is created")]
     SlotExists { slot: String },
-    /// The template of a topic is not valid.
     #[error("topic template {template:?} is invalid: {error}")]
     TopicTemplate { template: String, error: TemplateError },
     /// The topic does not exist. Nothing was begun.
     #[error("topic {topic} does not exist")]
     TopicMissing { topic: String },
-    /// A table lacks the column that is null in unpublished rows.
     #[error("{table} has no column {column:?} that is null in unpublished rows")]
     UnpublishedColumnMissing { table: String, column: String },
-    /// The column marks every row as published.
     #[error("column {column:?} of {table} is never null, so no row would count as unpublished")]
     UnpublishedColumnNeverNull { table: String, column: String },
     /// Rows could not be archived. None of them was deleted.

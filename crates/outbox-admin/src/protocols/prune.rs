@@ -37,12 +37,9 @@ use walrelay_outbox_replay::{AdminError, read_operation};
 /// Rows deleted in one transaction, few enough to hold locks only briefly.
 const BATCH_ROWS: u64 = 10_000;
 
-/// The rows to delete.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneOrder<'a> {
-    /// The outbox.
     pub outbox: &'a Outbox,
-    /// The names of its columns.
     pub columns: &'a ColumnNames,
     /// Minimum age of rows to delete.
     pub older_than: Duration,
@@ -52,20 +49,16 @@ pub struct PruneOrder<'a> {
     pub archive: Option<&'a Archive>,
 }
 
-/// Rows and partitions that were deleted from a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PrunedTable {
-    /// The table.
     pub table: String,
     /// Number of deleted rows, without those of dropped partitions.
     pub deleted_rows: u64,
-    /// Partitions that were dropped.
     pub dropped_partitions: Vec<String>,
     /// Rows that were archived, with those of dropped partitions.
     pub archived_rows: u64,
 }
 
-/// What a transaction deleted.
 #[derive(Default)]
 struct Deleted {
     rows: u64,
@@ -79,7 +72,6 @@ struct Deleted {
 /// # Errors
 ///
 /// The relay has not recorded which rows are settled, or an operation or a replay needs old rows.
-/// Also if the server refuses.
 pub async fn prune<O: Operator>(
     session: &AdminSession<'_, O>,
     order: PruneOrder<'_>,
@@ -143,9 +135,7 @@ async fn prune_table<O: Operator>(
 /// The effect of one step of periodic retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PruneStep {
-    /// Rows deleted.
     pub(crate) rows: u64,
-    /// Partitions dropped.
     pub(crate) partitions: u64,
     /// Rows archived, with those of dropped partitions.
     pub(crate) archived_rows: u64,

@@ -43,7 +43,6 @@ pub enum Released {
     Dropped(ReleasedSlot),
 }
 
-/// A released slot.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ReleasedSlot {
     /// Number of dropped anchors.

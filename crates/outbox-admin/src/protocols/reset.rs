@@ -20,10 +20,8 @@ use super::preconditions::{
 };
 use super::protocol_error::ProtocolError;
 
-/// The reset of a slot to an anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResetOrder {
-    /// Name of the anchor.
     pub anchor: String,
     /// The start of the stream. `None` means the anchor's position.
     pub to: Option<Place>,
@@ -31,12 +29,10 @@ pub struct ResetOrder {
     pub again: Again,
 }
 
-/// The result of a reset.
 #[derive(Debug)]
 pub enum ResetResult {
     /// The slot starts here.
     Done {
-        /// The new position.
         target: Lsn,
         /// Whether this run finished a reset that an earlier run had begun.
         is_earlier: bool,
@@ -50,8 +46,8 @@ pub enum ResetResult {
 ///
 /// # Errors
 ///
-/// The anchor does not exist, it does not reach back to the target, the target is past what is
-/// settled, or the server refuses. A relay also finishes a recorded reset.
+/// The anchor does not exist, it does not reach back to the target, or the target is past what is
+/// settled. A relay also finishes a recorded reset.
 pub async fn reset<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,

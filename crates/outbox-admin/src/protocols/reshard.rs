@@ -41,45 +41,36 @@ use crate::resharding::{
 };
 use crate::sharding::read_sharding;
 
-/// A change of the number of shards.
 #[derive(Debug)]
 pub struct Reshard<'a, O> {
     /// The settings of a relay of the whole outbox.
     pub settings: &'a Settings,
     /// The wanted number of shards.
     pub shards: u32,
-    /// The operator.
     pub operator: &'a O,
-    /// The request to stop.
     pub stop: &'a Shutdown,
 }
 
-/// A finished change of the number of shards.
 #[derive(Debug)]
 pub struct Resharded {
-    /// What happened.
     pub end: ReshardEnd,
     /// The switch, if this run made it.
     pub switch: Option<Switch>,
-    /// The slots that were dropped.
     pub dropped: Vec<DroppedShard>,
     /// The shards that own the rows now, unless the change was cancelled.
     pub shards: Vec<Shard>,
 }
 
-/// How a change of the number of shards ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReshardEnd {
     /// The number was right already.
     Unchanged,
-    /// The number is changed.
     Changed,
     /// The change that was begun earlier is cancelled.
     Cancelled,
 }
 
-/// The switch to the new shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
     /// Rows committed before this position belong to the old shards.
@@ -113,8 +104,8 @@ impl<O: Operator> Reshard<'_, O> {
     ///
     /// # Errors
     ///
-    /// A precondition fails, the server or Pub/Sub refuses, or the operator asked to stop. Before
-    /// the switch the old relays then continue.
+    /// A precondition fails, or the operator asked to stop. Before the switch the old relays then
+    /// continue.
     pub async fn run(&self, client: &mut SqlClient) -> Result<Option<Resharded>, ProtocolError> {
         let outbox = &self.settings.relay.outbox;
         self.lock_shard_count(client).await?;

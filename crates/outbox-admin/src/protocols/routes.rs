@@ -34,7 +34,6 @@ pub struct Routes {
 /// not prevent a start.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InvalidTopicRows {
-    /// Number of rows.
     pub rows: u64,
     /// One of the invalid names.
     pub example: String,
@@ -68,7 +67,7 @@ pub fn constant_topic(router: &RouterConfig) -> Option<Routes> {
 ///
 /// # Errors
 ///
-/// A table cannot be read, or row level security hides its rows.
+/// Row level security hides the rows of a table.
 pub async fn of_rows(
     client: &SqlClient,
     router: &RouterConfig,
@@ -114,10 +113,6 @@ pub async fn of_rows(
 
 /// Refuses to publish rows again to a missing topic, because the replay would wait for the topic
 /// for ever. Without the permission to check, it only warns: the role may still be able to publish.
-///
-/// # Errors
-///
-/// A topic does not exist, a table cannot be read, or Pub/Sub does not answer.
 pub async fn refuse_missing(
     client: &SqlClient,
     settings: &Settings,
@@ -142,11 +137,6 @@ pub async fn refuse_missing(
     Ok(())
 }
 
-/// Parses the topic template of a replay.
-///
-/// # Errors
-///
-/// The template is not valid.
 fn template(text: &str) -> Result<Template, ProtocolError> {
     Template::parse(text)
         .map_err(|error| ProtocolError::TopicTemplate { template: text.to_owned(), error })

@@ -44,8 +44,8 @@ pub enum ExistingRows {
 ///
 /// # Errors
 ///
-/// An operation is unfinished, the slot is lost or unusable, or the server refuses. Earlier steps
-/// have taken effect, and a second run continues after them.
+/// An operation is unfinished, or the slot is lost or unusable. Earlier steps have taken effect,
+/// and a second run continues after them.
 pub async fn set_up<O: Operator>(
     session: &AdminSession<'_, O>,
     shards: &[InitOptions],
@@ -149,7 +149,6 @@ async fn refuse_undecided_rows<O: Operator>(
     Ok(())
 }
 
-/// The set-up of one slot.
 struct SlotSetUp<'a, O> {
     session: &'a AdminSession<'a, O>,
     options: &'a InitOptions,
@@ -182,7 +181,6 @@ impl<O: Operator> SlotSetUp<'_, O> {
         }
     }
 
-    /// Finishes the unfinished operation.
     async fn end_operation(&self) -> Result<(), ProtocolError> {
         let Some(operation) = unfinished_operation(self.session.client, self.slot()).await? else {
             return Ok(());

@@ -13,9 +13,7 @@ const ROWS_PRINTED_MAX: usize = 100;
 pub struct SkippedRows {
     /// The position behind the skipped rows.
     pub target: Lsn,
-    /// Number of transactions.
     pub transactions: u64,
-    /// Number of rows.
     pub inserts: u64,
     /// Number of updates, deletes and truncates.
     pub other_changes: u64,
@@ -84,7 +82,6 @@ impl SkippedRows {
         sendable.filter_map(|row| row.event_id.as_deref()).collect()
     }
 
-    /// Returns the rows that are named.
     pub(super) fn printed(&self) -> &[SkippedRow] {
         &self.rows[..self.rows.len().min(ROWS_PRINTED_MAX)]
     }

@@ -26,7 +26,6 @@ use super::skipping::FIRST_XID;
 use super::table_rows::TableRows;
 use crate::init::restoring_sql;
 
-/// A dropped slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedSlot {
     /// Number of unconfirmed rows, which are never published.
@@ -40,8 +39,8 @@ pub struct DroppedSlot {
 ///
 /// # Errors
 ///
-/// Neither the slot nor its record exists, or the slot is in use, or has more unconfirmed rows. Also
-/// if an operation is unfinished, a replay pauses keys, or the server refuses.
+/// Neither the slot nor its record exists, or the slot is in use, or has more unconfirmed rows.
+/// Also if an operation is unfinished, or a replay pauses keys.
 pub async fn drop_checked<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,
@@ -160,18 +159,12 @@ async fn unsettled_rows(
     Ok(rows)
 }
 
-/// The result of a recovery.
 #[derive(Debug)]
 pub enum Recovered {
     /// The slot still existed, and its release is cancelled.
     ReleaseCancelled,
     /// The new slot exists. The relay publishes these rows, and then what the slot streams.
-    NewSlot {
-        /// The recovery.
-        operation: SlotOperation,
-        /// The rows of each table.
-        rows: Vec<TableRows>,
-    },
+    NewSlot { operation: SlotOperation, rows: Vec<TableRows> },
     /// Another operation on the slot was unfinished, and is finished now.
     Finished(SlotOperation),
     /// A relay has finished the recovery.
@@ -183,8 +176,8 @@ pub enum Recovered {
 ///
 /// # Errors
 ///
-/// The slot is not lost, its record belongs to another database, another operation is unfinished,
-/// or the server refuses.
+/// The slot is not lost, its record belongs to another database, or another operation is
+/// unfinished.
 pub async fn recover<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,

@@ -8,10 +8,6 @@ use super::protocol_error::ProtocolError;
 
 /// Returns the first of the names that is a column of the table. If the table has none of them, it
 /// returns the first name, so that the server's error shows it.
-///
-/// # Errors
-///
-/// The catalog cannot be read.
 pub async fn column_of(
     client: &SqlClient,
     table: &QualifiedName,
@@ -31,7 +27,7 @@ pub async fn column_of(
 ///
 /// # Errors
 ///
-/// The table has no such column, its values are not times, or the catalog cannot be read.
+/// The table has no such column, or its values are not times.
 pub async fn time_column_of(
     client: &SqlClient,
     table: &QualifiedName,

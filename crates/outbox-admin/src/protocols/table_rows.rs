@@ -2,11 +2,8 @@
 
 use serde::Serialize;
 
-/// A number of rows of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableRows {
-    /// The table.
     pub table: String,
-    /// The number of rows.
     pub rows: u64,
 }

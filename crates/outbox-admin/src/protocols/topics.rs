@@ -12,18 +12,14 @@ use super::operator::{AdminSession, Operator, Step};
 use super::protocol_error::ProtocolError;
 use super::routes::{self, Routes};
 
-/// The topics to create.
 #[derive(Debug, Clone, Copy)]
 pub struct TopicOrder<'a> {
     /// Turns rows into messages, from which topics are derived.
     pub router: &'a RouterConfig,
-    /// The outbox, if there is one.
     pub outbox: Option<&'a Outbox>,
     /// Names of further topics.
     pub named: &'a [String],
-    /// The settings of new topics.
     pub settings: &'a TopicSettings,
-    /// The service.
     pub endpoint: &'a Endpoint,
 }
 
@@ -36,23 +32,16 @@ pub struct CreatedTopics {
     pub refused: Option<PubsubError>,
 }
 
-/// What happened to a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TopicResult {
-    /// It was created.
     Created,
-    /// It existed before.
     AlreadyThere,
     /// Pub/Sub refuses its name.
     NameRefused,
 }
 
 /// Creates the topics. A topic name that Pub/Sub rejects does not stop the creation of the others.
-///
-/// # Errors
-///
-/// A table cannot be read, or Pub/Sub does not answer or refuses for another reason.
 pub async fn create_topics<O: Operator>(
     session: &AdminSession<'_, O>,
     order: TopicOrder<'_>,

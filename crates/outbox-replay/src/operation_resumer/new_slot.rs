@@ -94,7 +94,6 @@ pub(crate) async fn create(
 /// Most attempts to create the slot. The last one follows about 10 seconds after the first.
 const ATTEMPTS_MAX: u32 = 6;
 
-/// The delays between attempts.
 const BACKOFF: Backoff = Backoff { base: Duration::from_millis(250), cap: Duration::from_secs(5) };
 
 /// The answer of a server on which more transactions commit during the creation than a snapshot can

@@ -19,12 +19,10 @@ use crate::operation_resumer::reset::{ResetEnd, ResetSteps, run_reset};
 use crate::release::{ReleaseStage, SlotRelease};
 use crate::slot_holder::describe_unfinished;
 
-/// The result of finishing an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// No operation was on record.
     Nothing,
-    /// The operation is finished.
     Finished(SlotOperation),
     /// The reset is cancelled because its anchor is gone. The slot stays as it is.
     ResetCancelled(Reset),
@@ -34,7 +32,6 @@ pub enum Outcome {
     Pending(SlotOperation),
     /// Another process works on the operation, or another command must finish it.
     Elsewhere {
-        /// The operation.
         operation: SlotOperation,
         /// The operation, and the reason for its wait, in words.
         what: String,
@@ -46,8 +43,7 @@ impl OperationResumer<'_> {
     ///
     /// # Errors
     ///
-    /// A session holds the slot and does not release it, the server refuses, a connection ends, or
-    /// a shutdown was requested.
+    /// A session holds the slot and does not release it, or a shutdown was requested.
     pub async fn finish(&self) -> Result<Outcome, RelayError> {
         let Self { client, slot, health, .. } = self;
         let Some(seen) = self.read().await? else {
@@ -212,7 +208,7 @@ impl ResetSteps for OnServer<'_> {
 ///
 /// # Errors
 ///
-/// The server is older than Postgres 17, a session holds the slot, or the connection ended.
+/// The server is older than Postgres 17, or a session holds the slot.
 pub async fn mark_failover(connect: &ConnectConfig, slot: &str) -> Result<(), PgError> {
     let mut replication = ReplicationConnection::connect(connect, &[]).await?;
     let sql = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", quote_identifier(slot));

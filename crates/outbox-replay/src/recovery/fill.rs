@@ -36,7 +36,6 @@ use crate::operation_resumer::outcome::Outcome;
 use crate::recovery_cursor::read_recovery_cursor;
 use crate::rows::unsettled_rows::SourceTable;
 
-/// How the publishing of a recovery's rows ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecoveryEnd {
     /// No row is left to publish.
@@ -48,17 +47,12 @@ pub enum RecoveryEnd {
 /// Publishes the remaining rows of a recovery.
 #[derive(Debug)]
 pub struct Fill<'a, P, S> {
-    /// The settings of the relay.
     pub settings: &'a Settings,
-    /// The connections to Pub/Sub.
     pub publisher: P,
     /// Returns the server of the session that holds the slot of this part.
     pub new_slot: S,
-    /// The metrics.
     pub metrics: &'a Metrics,
-    /// The health state.
     pub health: &'a Health,
-    /// The stop signal of the process.
     pub shutdown: &'a Shutdown,
 }
 
@@ -78,10 +72,6 @@ where
     S: Fn(&SlotSnapshot) -> C,
 {
     /// Publishes the rows, if a recovery was begun. Waits while another process works on it.
-    ///
-    /// # Errors
-    ///
-    /// The same errors as a running relay.
     pub async fn run(&self) -> Result<RecoveryEnd, RelayError> {
         let outbox = &self.settings.relay.outbox;
         let slot = &outbox.slot;

@@ -83,8 +83,7 @@ impl RecoveryPlan {
     ///
     /// # Errors
     ///
-    /// The publication does not exist or lacks a table, the server refused the statement, or the
-    /// connection ended.
+    /// The publication does not exist or lacks a table.
     pub async fn begin(&self, client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
         let slot = &outbox.slot;
         refuse_unpublished(client, outbox).await?;
@@ -104,7 +103,7 @@ impl RecoveryPlan {
 /// # Errors
 ///
 /// The slot is not lost, no state of it is on record, or the record belongs to another database.
-/// Also if the publication does not exist, or the server refuses.
+/// Also if the publication does not exist.
 pub async fn begin(
     client: &SqlClient,
     outbox: &Outbox,
@@ -117,11 +116,6 @@ pub async fn begin(
 }
 
 /// Plans the recovery of a slot. Returns `None` if an operation is already on record. See [`begin`].
-///
-/// # Errors
-///
-/// The slot is not lost, no state of it is on record, or the record belongs to another database.
-/// Also if the publication does not exist, or the server refuses.
 pub async fn plan(
     client: &SqlClient,
     outbox: &Outbox,
@@ -228,7 +222,7 @@ async fn bound_on_other_server(
 ///
 /// # Errors
 ///
-/// The publication does not exist, or the server refuses.
+/// The publication does not exist.
 pub async fn begin_first(
     client: &SqlClient,
     outbox: &Outbox,
@@ -305,10 +299,6 @@ async fn refuse_unpublished(client: &SqlClient, outbox: &Outbox) -> Result<(), R
 
 /// Returns the rows of a recovery that are published next, if its slot is created: those of its
 /// first part.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
 pub async fn rest(
     client: &SqlClient,
     slot: &str,
@@ -357,7 +347,7 @@ const INTEGERS: [u32; 3] = [20, 21, 23];
 ///
 /// # Errors
 ///
-/// The table does not exist, its rows are hidden, the server refused, or the connection ended.
+/// The table does not exist, or its rows are hidden.
 pub async fn table(
     client: &SqlClient,
     name: &QualifiedName,
@@ -389,10 +379,6 @@ pub async fn table(
 
 /// Returns the same table with the row filter of the outbox's publication, because a shard has only
 /// a part of the rows.
-///
-/// # Errors
-///
-/// The table does not exist, the server refused, or the connection ended.
 pub async fn published_table(
     client: &SqlClient,
     (outbox, name): (&Outbox, &QualifiedName),
@@ -405,10 +391,6 @@ pub async fn published_table(
 }
 
 /// Returns the same table with the row filter of the outbox. The rows of all shards are read.
-///
-/// # Errors
-///
-/// The table does not exist, the server refused, or the connection ended.
 pub async fn table_of_all_shards(
     client: &SqlClient,
     (outbox, name): (&Outbox, &QualifiedName),

@@ -24,7 +24,6 @@ const ROWS: u32 = 1_000;
 /// The interval at which the number of settled rows is checked.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Stores the place of a recovery.
 pub trait PlaceStore: Sync {
     /// Stores the place. It is durable when this returns.
     fn note(&self, place: &RecoveryCursor) -> impl Future<Output = Result<(), RelayError>> + Send;
@@ -57,10 +56,6 @@ impl PlaceStore for PlaceInRelayRow<'_> {
 /// Runs the sessions of a recovery and records their progress. Stops them if `shutdown` is
 /// requested. If recording fails, the operation's lock is lost, and the session ends without a
 /// drain.
-///
-/// # Errors
-///
-/// Errors of the sessions, or of recording the place.
 pub async fn run_recording_place<R>(
     running: R,
     (on_record, progress): (impl PlaceStore, &Progress),

@@ -69,7 +69,6 @@ pub(crate) struct SharedPlace {
 }
 
 impl Progress {
-    /// Creates the progress of a recovery that resumes at `place`.
     #[must_use]
     pub fn from(place: Option<RecoveryCursor>) -> Self {
         Self(Arc::new(Mutex::new(State { place, ..State::default() })))
@@ -133,7 +132,6 @@ impl Progress {
         }
     }
 
-    /// Returns the rows in dispatch state.
     pub(crate) fn recorded(&self) -> Arc<[RecordedRow]> {
         Arc::clone(&self.state().recorded)
     }

@@ -12,7 +12,6 @@ use walrelay_relay::stream::publisher::Publisher;
 
 use super::progress::Progress;
 
-/// Wraps a publisher or a store, and reports settled rows.
 #[derive(Debug, Clone)]
 pub struct ProgressReporting<T> {
     inner: T,
@@ -20,7 +19,6 @@ pub struct ProgressReporting<T> {
 }
 
 impl<T> ProgressReporting<T> {
-    /// Wraps `inner`, and reports the rows that it settles to `progress`.
     #[must_use]
     pub const fn new(inner: T, progress: Progress) -> Self {
         Self { inner, progress }

@@ -9,7 +9,6 @@ use crate::rows::large_values::ServerEncoding;
 use crate::rows::source_row::SourceRow;
 use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 
-/// Reads rows.
 pub trait RowReader: Send + Sync + 'static {
     /// Returns whether every transaction in the snapshot is visible to readers.
     fn is_visible(
@@ -25,10 +24,8 @@ pub trait RowReader: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Rows, RelayError>> + Send;
 }
 
-/// A stream of rows.
 pub type Rows = BoxStream<'static, Result<SourceRow, RelayError>>;
 
-/// The tables in Postgres.
 #[derive(Debug)]
 pub(crate) struct PostgresRowReader {
     pub(crate) client: SqlClient,

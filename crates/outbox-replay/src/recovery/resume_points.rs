@@ -14,7 +14,6 @@ use crate::rows::unsettled_rows::AggregateKey;
 pub struct ResumePoint {
     /// The table, as an index into the list of `--outbox-table`.
     pub table: usize,
-    /// The aggregate.
     pub key: AggregateKey,
 }
 
@@ -30,7 +29,6 @@ struct Marked {
 }
 
 impl ResumePoints {
-    /// Creates the marks of a backfill that resumes there.
     #[must_use]
     pub fn from(resumption: Option<ResumePoint>) -> Self {
         let marked = Marked { settled: resumption, later: BTreeMap::new() };

@@ -39,7 +39,6 @@ pub(super) struct TableSource<'a> {
     rest: RecoveryWork,
     tables: Vec<SourceTable>,
     progress: Progress,
-    /// Serves the other side of the socket, one stream at a time.
     serving: TableStreamServer,
 }
 

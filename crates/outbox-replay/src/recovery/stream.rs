@@ -36,16 +36,13 @@ const KEEPALIVE: Duration = Duration::from_secs(1);
 /// The interval at which commits that wait for a synchronous standby are checked for visibility.
 const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A stream of rows of the table.
 #[derive(Debug)]
 pub struct TableStream<R> {
-    /// Reads the rows.
     reader: R,
     gap: UnsettledRows,
     tables: Vec<SourceTable>,
     /// The end of the last transaction and of the stream.
     end: Lsn,
-    /// Groups the rows into transactions.
     batches: TransactionGrouping,
     /// Records the row at which reading failed.
     failures: ReadFailures,

@@ -21,7 +21,6 @@ const ROWS: u32 = 100;
 /// flight (I6).
 const LEFT_OUT: u64 = 2_000;
 
-/// How rows are grouped into transactions.
 #[derive(Debug, Clone)]
 pub enum TransactionGrouping {
     /// All rows form one transaction. The number of a row is its index.
@@ -49,7 +48,6 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Returns the commit position of its rows.
     pub(crate) const fn commit_lsn(&self) -> Lsn {
         self.commit_lsn
     }
@@ -83,7 +81,6 @@ impl TransactionGrouping {
         }
     }
 
-    /// Returns the part of a place that all rows of a table share.
     pub(super) fn in_table(&self, tables: &[SourceTable], number: usize) -> Arc<SharedPlace> {
         let read = tables.iter().take(number + 1);
         let columns = tables.get(number).map(RecoveryCursor::columns_of).unwrap_or_default();

@@ -16,13 +16,9 @@ use crate::relay_connection::open_replication;
 /// The server of a replay of WAL. Each connection has its own copy of the anchor.
 #[derive(Debug)]
 pub(super) struct AnchorCopy<'a> {
-    /// The connection and relay settings.
     pub(super) settings: &'a Settings,
-    /// The replay.
     pub(super) replay: &'a Replay,
-    /// The progress.
     pub(super) tally: Tally,
-    /// Records dead rows of a replay in place.
     pub(super) history: Option<HistoryWriter>,
 }
 

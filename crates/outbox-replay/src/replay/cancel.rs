@@ -23,14 +23,12 @@ pub struct CancellableReplay {
     job: Option<ReplayJob>,
 }
 
-/// The effect of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelledRows {
     /// These rows were published to another topic, and stay there.
     Published {
         /// The template of the topic.
         topic: String,
-        /// Number of rows.
         rows: RowCount,
     },
     /// These rows were in dispatch state.
@@ -47,7 +45,7 @@ impl CancellableReplay {
     ///
     /// # Errors
     ///
-    /// No such replay is unfinished, another process runs it, or the server refuses.
+    /// No such replay is unfinished, or another process runs it.
     pub async fn find(client: &SqlClient, outbox: &Outbox, id: &str) -> Result<Self, ReplayError> {
         let job = take(client, id, &[outbox.base_slot(), &outbox.slot]).await?;
         let slot = job.as_ref().map_or(&outbox.slot, |job| &job.slot);
@@ -68,10 +66,6 @@ impl CancellableReplay {
     }
 
     /// Returns the rows as they are before the cancellation.
-    ///
-    /// # Errors
-    ///
-    /// The server refuses.
     pub async fn rows(&self, client: &SqlClient) -> Result<CancelledRows, ReplayError> {
         if let Some(published) = self.published_to_topic() {
             return Ok(published);
@@ -91,11 +85,6 @@ impl CancellableReplay {
         }
     }
 
-    /// Cancels the replay.
-    ///
-    /// # Errors
-    ///
-    /// The server refuses.
     pub async fn cancel(&self, client: &mut SqlClient) -> Result<CancelledRows, ReplayError> {
         let Self { id, store, job } = self;
         end_copy(client, &replay_slot_name(store.slot(), id)).await?;

@@ -5,7 +5,6 @@ use walrelay_relay::stream::publisher::Publisher;
 
 use super::replay_progress::Tally;
 
-/// Publishes rows and counts them.
 #[derive(Debug, Clone)]
 pub struct CountingPublisher<P> {
     /// `None` in a dry run.

@@ -70,7 +70,6 @@ struct Rows {
 }
 
 impl HistoryWriter {
-    /// Creates the writer of this replay for the dispatch state of `store` on this server.
     #[must_use]
     pub(super) fn new(
         connect: ConnectConfig,

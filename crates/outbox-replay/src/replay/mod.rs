@@ -55,17 +55,13 @@ use walrelay_relay::settings::{RelaySettings, Until};
 pub struct Replay {
     /// Its id, which is also an attribute of its messages.
     pub id: String,
-    /// The slot of the anchor.
     pub anchor_slot: String,
-    /// The selection of the rows.
     pub selection: ReplaySelection,
     /// Everything before this position is already published.
     pub start: Lsn,
     /// The replay is done once everything before this position is settled.
     pub goal: Lsn,
-    /// The treatment of rows that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
-    /// Whether progress is recorded.
     pub keeping: Keeping,
 }
 
@@ -80,7 +76,6 @@ pub fn replay_slot_name(live: &str, id: &str) -> String {
 }
 
 impl Replay {
-    /// Returns the settings of its sessions.
     #[must_use]
     pub fn session_settings(&self, live: &RelaySettings, requests_max: usize) -> SessionSettings {
         let mut relay = live.clone();

@@ -37,12 +37,9 @@ use crate::rows::unsettled_rows::{Scope, SettledRows, SourceTable, UnsettledRows
 /// Interval between reports of the progress.
 const REPORTED_EVERY: Duration = Duration::from_millis(200);
 
-/// The surroundings of a replay.
 #[derive(Clone, Copy)]
 pub struct ReplayEnv<'a> {
-    /// Connection and relay settings.
     pub settings: &'a Settings,
-    /// Receives the steps.
     pub steps: &'a ReplaySteps<'a>,
     /// Ends the replay early. A replay on record can be resumed.
     pub shutdown: &'a Shutdown,
@@ -269,7 +266,6 @@ impl ReplayJob {
     }
 }
 
-/// Parses the template of a topic.
 pub(super) fn parsed(template: &str) -> Result<Template, ReplayError> {
     Template::parse(template)
         .map_err(|source| ReplayError::TopicInvalid { template: template.to_owned(), source })

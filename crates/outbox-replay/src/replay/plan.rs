@@ -35,8 +35,7 @@ impl ReplayJob {
     ///
     /// # Errors
     ///
-    /// The range is not in the WAL behind an anchor, rows of the tables are hidden, or the server
-    /// refuses.
+    /// The range is not in the WAL behind an anchor, or rows of the tables are hidden.
     pub async fn plan(
         client: &SqlClient,
         settings: &Settings,
@@ -83,7 +82,7 @@ impl ReplayJob {
     ///
     /// # Errors
     ///
-    /// Another replay pauses one of the keys, there are too many, or the server refuses.
+    /// Another replay pauses one of the keys, or there are too many.
     pub async fn begin(
         &mut self,
         client: &mut SqlClient,
@@ -139,10 +138,6 @@ impl ReplayJob {
     }
 
     /// Records whether this run and all later ones leave out rows that Pub/Sub never accepts.
-    ///
-    /// # Errors
-    ///
-    /// The server refuses.
     pub async fn record_dead_rows(&self, client: &SqlClient) -> Result<(), ReplayError> {
         match self.request.dead_rows {
             DeadRows::LeaveOut => Ok(note_skip_dead(client, &self.id).await?),
@@ -166,7 +161,6 @@ impl ReplayJob {
         }
     }
 
-    /// Returns the number of published rows.
     #[must_use]
     pub fn rows(&self) -> RowCount {
         let is_counted_in_dispatch = self.request.destination == Destination::InPlace;

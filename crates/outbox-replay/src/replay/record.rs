@@ -23,15 +23,12 @@ pub struct ReplayJob {
     pub slot: String,
     /// System identifier of the server that the positions belong to.
     pub system_identifier: String,
-    /// What is replayed, and where it goes.
     pub request: ReplayRequest,
-    /// The progress.
     pub progress: ReplayProgress,
     /// How the replay ended. None if it may be resumed.
     pub end: Option<ReplayEnd>,
 }
 
-/// The progress of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayProgress {
     /// Position before which every row is published.
@@ -42,12 +39,10 @@ pub struct ReplayProgress {
     pub resume_at: Option<ResumePoint>,
 }
 
-/// How a replay ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayEnd {
     /// Every row is published.
     Done,
-    /// An operator cancelled the replay.
     Cancelled,
 }
 
@@ -63,10 +58,6 @@ impl ReplayEnd {
 }
 
 /// Records a replay. Deletes replays that ended more than a month ago.
-///
-/// # Errors
-///
-/// There is no such table, the server refused the statement, or the connection ended.
 pub(super) async fn begin_replay(client: &Client, replay: &ReplayJob) -> Result<(), AdminError> {
     let lsn = |lsn: Lsn| PgLsn::from(lsn.as_u64());
     let ReplayRequest { source, destination, matching, dead_rows } = &replay.request;
@@ -115,10 +106,6 @@ pub(super) async fn begin_replay(client: &Client, replay: &ReplayJob) -> Result<
 }
 
 /// Returns whether this session now owns this replay, until the session ends.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub(super) async fn take_replay(client: &Client, id: &str) -> Result<bool, AdminError> {
     let row = client
         .query_typed_one(sql!("record.sql", "take_replay"), &[(&id, Type::TEXT)])
@@ -127,11 +114,6 @@ pub(super) async fn take_replay(client: &Client, id: &str) -> Result<bool, Admin
     Ok(row.get(0))
 }
 
-/// Reads the replay of this name.
-///
-/// # Errors
-///
-/// There is no such table, the server refused the statement, or the connection ended.
 pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayJob>, AdminError> {
     let row = client
         .query_typed_opt(sql!("record.sql", "read_replay"), &[(&id, Type::TEXT)])
@@ -141,10 +123,6 @@ pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayJob>,
 }
 
 /// Reads the replays of these slots, newest first.
-///
-/// # Errors
-///
-/// There is no such table, the server refused the statement, or the connection ended.
 pub async fn read_replays(client: &Client, slots: &[String]) -> Result<Vec<ReplayJob>, AdminError> {
     let rows = client
         .query_typed(sql!("record.sql", "read_replays"), &[(&slots, Type::TEXT_ARRAY)])
@@ -228,10 +206,6 @@ fn unexpected(column: &'static str, value: &str) -> AdminError {
 }
 
 /// Records the progress of a replay. Neither the position nor the aggregate moves back.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub(super) async fn advance_replay(
     client: &Client,
     id: &str,
@@ -258,10 +232,6 @@ pub(super) async fn advance_replay(
 }
 
 /// Records that a replay leaves out rows that can never be published.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub(super) async fn note_skip_dead(client: &Client, id: &str) -> Result<(), AdminError> {
     client
         .execute_typed(sql!("record.sql", "note_skip_dead"), &[(&id, Type::TEXT)])
@@ -271,10 +241,6 @@ pub(super) async fn note_skip_dead(client: &Client, id: &str) -> Result<(), Admi
 }
 
 /// Records how a replay ended, and its number of published rows.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub(super) async fn end_replay(
     client: &Client,
     id: &str,

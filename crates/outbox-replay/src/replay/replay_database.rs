@@ -29,7 +29,6 @@ pub(super) struct ReplayDatabase {
     pub(super) start: Lsn,
     /// The copy of the anchor. `None` if the tables are read.
     pub(super) copy: Option<String>,
-    /// The outbox whose rows are replayed.
     pub(super) outbox: Outbox,
     /// The aggregates to resume at, if the tables are read.
     pub(super) marks: Option<ResumePoints>,

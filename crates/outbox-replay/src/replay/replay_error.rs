@@ -15,18 +15,14 @@ use super::in_place::HELD_KEYS_MAX;
 use super::record::ReplayEnd;
 use crate::admin_error::AdminError;
 
-/// A replay cannot start, or did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A statement failed, or was refused.
     #[error(transparent)]
     Admin(#[from] AdminError),
 
-    /// The connection to Postgres failed.
     #[error(transparent)]
     Postgres(#[from] PgError),
 
-    /// Pub/Sub cannot be used.
     #[error(transparent)]
     PubSub(#[from] PubsubError),
 
@@ -38,118 +34,62 @@ pub enum ReplayError {
     #[error(transparent)]
     Operator(BoxedError),
 
-    /// No topic can be derived from the template.
     #[error("topic template {template:?} is invalid: {source}")]
     TopicInvalid {
-        /// The template.
         template: String,
-        /// The problem.
         #[source]
         source: TemplateError,
     },
 
-    /// No anchor is old enough.
     #[error("no anchor reaches back to {from}")]
-    NoAnchor {
-        /// The requested start.
-        from: Lsn,
-    },
+    NoAnchor { from: Lsn },
 
-    /// The anchor is not old enough.
     #[error("anchor {anchor:?} reaches back to {reaches}, and {from} is before it")]
     AnchorTooLate {
-        /// The anchor.
         anchor: String,
-        /// Its position.
         reaches: Lsn,
         /// The time of its position.
         since: Option<SystemTime>,
-        /// The requested start.
         from: Lsn,
     },
 
-    /// The end is not in the WAL behind the start.
     #[error("{to} is not between {from}, where the replay begins, and {end}, where the WAL ends")]
-    EndOutside {
-        /// The requested end.
-        to: Lsn,
-        /// The start.
-        from: Lsn,
-        /// The end of the WAL.
-        end: Lsn,
-    },
+    EndOutside { to: Lsn, from: Lsn, end: Lsn },
 
-    /// A table lacks a column of `order_by`.
     #[error("{table} has no column {column:?} to order by")]
-    OrderColumnMissing {
-        /// The table.
-        table: QualifiedName,
-        /// The column.
-        column: String,
-    },
+    OrderColumnMissing { table: QualifiedName, column: String },
 
-    /// The replay would pause too many keys.
     #[error("more than {HELD_KEYS_MAX} keys would be paused at once")]
     TooManyKeys,
 
-    /// Another replay pauses one of the keys.
     #[error("replay {other} of one of these keys is unfinished; nothing was started")]
-    KeyIsPaused {
-        /// The other replay.
-        other: String,
-    },
+    KeyIsPaused { other: String },
 
-    /// There is no such replay.
     #[error("slot {slot:?} has no replay {id:?}")]
-    Missing {
-        /// Id of the replay.
-        id: String,
-        /// The slot.
-        slot: String,
-    },
+    Missing { id: String, slot: String },
 
-    /// The replay has ended.
     #[error(
         "replay {id} {}: {rows} row(s) were published",
         match end { ReplayEnd::Done => "is done", ReplayEnd::Cancelled => "was cancelled" }
     )]
-    Ended {
-        /// Id of the replay.
-        id: String,
-        /// How it ended.
-        end: ReplayEnd,
-        /// Number of published rows.
-        rows: RowCount,
-    },
+    Ended { id: String, end: ReplayEnd, rows: RowCount },
 
-    /// The replay belongs to the history of another server.
     #[error("replay {id} was started on another server, whose positions mean nothing here")]
-    OtherServer {
-        /// Id of the replay.
-        id: String,
-    },
+    OtherServer { id: String },
 
-    /// Another process runs the replay.
     #[error("another process runs replay {id}")]
-    Running {
-        /// Id of the replay.
-        id: String,
-    },
+    Running { id: String },
 
     /// The anchor of the replay is gone, or no longer old enough.
     #[error("replay {id} cannot continue")]
     AnchorGone {
-        /// Id of the replay.
         id: String,
-        /// The problem.
         #[source]
         source: Box<ReplayError>,
     },
 
-    /// Dead rows block the keys of a replay in place.
     #[error("replay {id}: {rows} row(s) of its keys are queued behind a dead row")]
     BehindDeadRow {
-        /// Id of the replay.
         id: String,
         /// Number of waiting rows, replayed or live.
         rows: u64,
@@ -157,12 +97,7 @@ pub enum ReplayError {
 
     /// The replay was stopped, and can be resumed.
     #[error("replay {id} was stopped after {published} row(s)")]
-    Stopped {
-        /// Id of the replay.
-        id: String,
-        /// Number of published rows.
-        published: u64,
-    },
+    Stopped { id: String, published: u64 },
 
     /// The replay was stopped before it was on record.
     #[error("stopped by a signal before anything was published")]
@@ -172,7 +107,6 @@ pub enum ReplayError {
 /// A number of published rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowCount {
-    /// This many.
     Exactly(u64),
     /// This many are on record. After a crash there may be more.
     AtLeast(u64),
@@ -198,7 +132,6 @@ impl std::fmt::Display for RowCount {
 }
 
 impl ReplayError {
-    /// For `map_err`: names the action that failed.
     pub(super) fn sql(action: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Self {
         let failed = AdminError::sql(action);
         |source| Self::Admin(failed(source))

@@ -40,7 +40,6 @@ impl Tally {
         self.counts.settled.fetch_max(lsn.as_u64(), Ordering::Relaxed);
     }
 
-    /// Returns the number of published rows.
     #[must_use]
     pub fn published(&self) -> u64 {
         self.counts.published.load(Ordering::Relaxed)

@@ -7,19 +7,16 @@ use super::replay_error::ReplayError;
 use super::replay_progress::Tally;
 use crate::operator::StepSink;
 
-/// Receives the steps of a replay.
 pub type ReplaySteps<'a> = dyn for<'s> StepSink<ReplayStep<'s>> + Sync + 'a;
 
 pub(super) fn report(steps: &ReplaySteps<'_>, step: &ReplayStep<'_>) -> Result<(), ReplayError> {
     steps.report(step).map_err(ReplayError::Operator)
 }
 
-/// A step of a replay.
 #[derive(Debug)]
 pub enum ReplayStep<'a> {
     /// The replay is on record, or a dry run starts to count its rows.
     Begins(&'a ReplayJob),
-    /// The replay resumes.
     Resumes(&'a ReplayJob),
     /// Rows are being read. Sent several times a second.
     Reads(ReadProgress<'a>),
@@ -27,9 +24,7 @@ pub enum ReplayStep<'a> {
     ReadsNoMore(ReadProgress<'a>),
     /// The pauses of the keys are requested.
     RequestsPauses {
-        /// The replay.
         job: &'a ReplayJob,
-        /// Number of keys.
         keys: usize,
     },
     /// The replay waits for the relay.
@@ -41,22 +36,16 @@ pub enum ReplayStep<'a> {
 /// The progress of a pass over the rows.
 #[derive(Debug)]
 pub struct ReadProgress<'a> {
-    /// Where the pass started.
     pub start: Lsn,
-    /// Where it ends.
     pub goal: Lsn,
-    /// Its counts.
     pub tally: &'a Tally,
 }
 
 /// A wait of a replay in place for the relay.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplayWait<'a> {
-    /// Id of the replay.
     pub id: &'a str,
-    /// Its slot.
     pub slot: &'a str,
-    /// What the relay still has to do.
     pub work: RelayWork,
     /// Server process of the relay that streams the slot, if there is one.
     pub relay: Option<i32>,

@@ -15,7 +15,6 @@ pub enum DeadRows {
     LeaveOut,
 }
 
-/// The destination of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// Another topic. No live row goes there.
@@ -29,12 +28,10 @@ pub enum Destination {
     InPlace,
 }
 
-/// The source of a replay's rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplaySource {
     /// The WAL behind an anchor.
     Wal(WalRows),
-    /// The outbox tables.
     Table(TableRows),
 }
 
@@ -54,9 +51,7 @@ impl ReplaySource {
 pub struct WalRows {
     /// The anchor whose copy is streamed.
     pub anchor: String,
-    /// Position where the range begins.
     pub from: Lsn,
-    /// Position where the range ends.
     pub to: Lsn,
     /// Only commits at this time or later.
     pub since: Option<PgTimestamp>,
@@ -81,35 +76,25 @@ pub struct TableRows {
 /// input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayRequest {
-    /// The source of the rows.
     pub source: ReplaySource,
-    /// The destination.
     pub destination: Destination,
     /// Only rows with these values.
     pub matching: ColumnFilter,
-    /// The treatment of rows that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
 }
 
 /// A new replay, as an operator orders it.
 #[derive(Debug, Clone)]
 pub struct ReplayOrder {
-    /// The source of the rows.
     pub source: OrderedSource,
-    /// The destination.
     pub destination: Destination,
-    /// Only rows with these values.
     pub matching: ColumnFilter,
-    /// The treatment of rows that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
 }
 
-/// The source of a new replay.
 #[derive(Debug, Clone)]
 pub enum OrderedSource {
-    /// The WAL behind an anchor.
     Wal(OrderedWal),
-    /// The outbox tables.
     Table(OrderedTable),
 }
 
@@ -131,10 +116,7 @@ pub struct OrderedWal {
 /// The rows of the tables of a new replay.
 #[derive(Debug, Clone)]
 pub struct OrderedTable {
-    /// Only events of this time or later.
     pub since: Option<SystemTime>,
-    /// Only rows with these event ids. Empty selects all rows.
     pub event_ids: Vec<String>,
-    /// The columns that order the rows of an aggregate. Empty means version, time and id.
     pub order_by: Vec<String>,
 }

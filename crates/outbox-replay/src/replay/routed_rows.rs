@@ -29,10 +29,6 @@ pub struct RoutedRows {
 
 impl RoutedRows {
     /// Connects. [`each`](Self::each) reads the rows.
-    ///
-    /// # Errors
-    ///
-    /// The server does not answer, or refuses.
     pub async fn connect(
         connect: &ConnectConfig,
         router: RouterConfig,
@@ -43,10 +39,6 @@ impl RoutedRows {
 
     /// Calls `visit` with each row, in order. All have the position `commit_lsn`, and count from 0
     /// within it.
-    ///
-    /// # Errors
-    ///
-    /// A table cannot be read, or `visit` fails.
     pub async fn each<E: From<RelayError>>(
         &self,
         commit_lsn: Lsn,

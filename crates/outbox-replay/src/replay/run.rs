@@ -43,7 +43,6 @@ const REPORTED_EVERY: Duration = Duration::from_secs(10);
 /// The rows that a replay would publish.
 #[derive(Debug)]
 pub struct ReplayCounts {
-    /// Number of rows.
     pub rows: u64,
     /// Number of rows that Pub/Sub never accepts, and that are left out.
     pub left_out: u64,
@@ -51,7 +50,6 @@ pub struct ReplayCounts {
     pub keys: Vec<(Topic, String)>,
 }
 
-/// The rest of a replay in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestInPlace {
     /// Number of keys that are paused, and whose history may not be complete yet.
@@ -60,10 +58,8 @@ pub struct RestInPlace {
     pub rows: u64,
 }
 
-/// The result of a finished replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayDone {
-    /// Number of rows that were published.
     pub published: u64,
     /// Number of rows that Pub/Sub never accepts: left out, or dead in dispatch state.
     pub refused: u64,
@@ -93,10 +89,6 @@ impl ReplayJob {
     }
 
     /// Counts what is left of a replay in place that is on record.
-    ///
-    /// # Errors
-    ///
-    /// The server refuses.
     pub async fn count_in_place(
         &self,
         client: &SqlClient,
@@ -125,10 +117,6 @@ impl ReplayJob {
     }
 
     /// Refuses if no relay can publish in place, because there is no slot to stream.
-    ///
-    /// # Errors
-    ///
-    /// The slot is lost or does not exist, or the server refuses.
     pub async fn refuse_without_slot(&self, client: &SqlClient) -> Result<(), ReplayError> {
         // An operation that replaces the slot ends by itself.
         if read_operation(client, &self.slot).await?.is_some() {

@@ -27,7 +27,6 @@ pub enum Keeping {
     Nothing,
 }
 
-/// Stores the progress of a replay.
 pub trait Progress: Send + 'static {
     /// Records the progress. `resume_at` is `None` unless it has moved.
     fn note(
@@ -46,14 +45,11 @@ pub trait Progress: Send + 'static {
     }
 }
 
-/// The store of a replay.
 #[derive(Debug)]
 pub struct ReplayStore<P> {
     /// `None` in a dry run.
     pub progress: Option<P>,
-    /// The treatment of a row that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
-    /// The progress for display.
     pub tally: Tally,
     /// In a replay of the table: the aggregates to resume at.
     pub marks: Option<ResumePoints>,

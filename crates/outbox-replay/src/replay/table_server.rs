@@ -32,24 +32,15 @@ pub(super) fn whole_stream() -> ReplaySelection {
     ReplaySelection { from, to, since: None, until: None, matching: ColumnFilter::default() }
 }
 
-/// The tables in place of an anchor's copy.
 #[derive(Debug)]
 pub(super) struct TableServer<'a> {
-    /// The connection and relay settings.
     pub(super) settings: &'a Settings,
-    /// The replay.
     pub(super) replay: &'a Replay,
-    /// The selection of the rows.
     pub(super) gap: UnsettledRows,
-    /// The tables.
     pub(super) tables: Vec<SourceTable>,
-    /// The progress.
     pub(super) tally: Tally,
-    /// Records dead rows of a replay in place.
     pub(super) history: Option<HistoryWriter>,
-    /// Where each connection starts.
     pub(super) beginning: Beginning,
-    /// Serves the other side of the socket.
     pub(super) serving: TableStreamServer,
 }
 

@@ -63,7 +63,6 @@ impl ServerEncoding {
         }
     }
 
-    /// Decodes the sent form of a text.
     pub(crate) fn decode_text(self, sent: &[u8]) -> Result<Vec<u8>, AdminError> {
         let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
         let bytes = match self {

@@ -9,10 +9,6 @@ use crate::admin_error::AdminError;
 
 /// Returns the row filter of an outbox without shards, in SQL about a row. None if every row is
 /// published. The filters of shards divide the rows, and together let every row pass.
-///
-/// # Errors
-///
-/// The server refused a statement, or the connection ended.
 pub async fn read_row_filter(
     client: &Client,
     outbox: &Outbox,

@@ -14,10 +14,8 @@ use crate::admin_error::AdminError;
 use crate::rows::large_values::{ServerEncoding, sent_form_sql};
 use crate::rows::unsettled_rows::{AggregateKey, KEY_COLUMNS, SourceTable, UnsettledRows};
 
-/// A value of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceValue {
-    /// SQL null.
     Null,
     /// The text form. It is UTF-8 unless the database has no encoding.
     Text(Vec<u8>),
@@ -43,17 +41,12 @@ impl SourceValue {
 /// A row of the table, in the reading order of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceRow {
-    /// Values of the table's columns.
     pub values: Vec<SourceValue>,
     /// The row's aggregate, which orders the rows. None if it is not valid UTF-8.
     pub key: Option<AggregateKey>,
 }
 
 /// Returns how the server of this connection sends text.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn read_server_text(client: &Client) -> Result<ServerEncoding, AdminError> {
     let sql = "SELECT current_setting('server_encoding') = 'SQL_ASCII'";
     let row = client.query_typed_one(sql, &[]).await;
@@ -63,10 +56,6 @@ pub async fn read_server_text(client: &Client) -> Result<ServerEncoding, AdminEr
 
 impl UnsettledRows {
     /// Returns the rows, without values that are too large for a message.
-    ///
-    /// # Errors
-    ///
-    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn rows(
         &self,
         client: &Client,

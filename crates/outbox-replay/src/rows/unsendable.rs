@@ -17,7 +17,6 @@ use crate::rows::encoding::UNCHECKED_ENCODING;
 /// A row of a transaction, as in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransactionRow {
-    /// Event id of the row.
     pub event_id: String,
     /// Whether the server cannot send the row, judged by lengths and bytes.
     pub is_unsendable: bool,
@@ -26,7 +25,6 @@ pub struct TransactionRow {
 /// Rows of one transaction in one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TransactionRows {
-    /// Number of rows.
     pub count: u64,
     /// The first rows, with those that cannot be sent first.
     pub rows: Vec<TransactionRow>,
@@ -51,10 +49,6 @@ const TEXT_TYPES: [u32; 5] = [25, 1_042, 1_043, 114, 3_802];
 /// Returns the rows of the table that this transaction wrote. Rows of its subtransactions have ids
 /// of their own, which the server does not reveal, and are left out. `settled_xid` distinguishes
 /// the transaction from an ancient one with the same 32 bits.
-///
-/// # Errors
-///
-/// The role may not read the table, the server refused the statement, or the connection ended.
 pub async fn rows_of_transaction(
     client: &Client,
     (table, id_column): (&QualifiedName, &str),

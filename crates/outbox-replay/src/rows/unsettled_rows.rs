@@ -30,11 +30,8 @@ pub struct UnsettledRows {
 /// A selection of rows. Empty fields match all rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scope {
-    /// Rows of these aggregate types.
     pub aggregate_types: Vec<String>,
-    /// Rows of these aggregates.
     pub aggregate_ids: Vec<String>,
-    /// Rows with these event ids.
     pub event_ids: Vec<String>,
     /// Rows from this place on, in reading order.
     pub from: Option<RowCursor>,
@@ -43,7 +40,6 @@ pub struct Scope {
 /// A place in the reading order: an aggregate, or a row of an aggregate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowCursor {
-    /// The aggregate.
     pub key: AggregateKey,
     /// The row's values of [`SourceTable::order`]. Empty for the first row of the aggregate.
     pub order: Vec<Option<String>>,
@@ -52,16 +48,13 @@ pub struct RowCursor {
 /// An aggregate, as text. A field is empty if the table has no such column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AggregateKey {
-    /// Aggregate type.
     pub aggregate_type: String,
-    /// Aggregate id.
     pub aggregate_id: String,
 }
 
 /// The settled rows among the rows that a snapshot sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettledRows {
-    /// No rows.
     None,
     /// Rows of every transaction below this one.
     Below(u64),
@@ -79,9 +72,7 @@ pub enum SettledRows {
 /// An outbox table, described as in the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceTable {
-    /// Name of the table.
     pub name: QualifiedName,
-    /// Oid of the table.
     pub oid: u32,
     /// The published columns.
     pub columns: Vec<TableColumn>,
@@ -284,10 +275,6 @@ impl UnsettledRows {
     ///
     /// Dispatch state does not name the table of a row. An id that is also in another table of the
     /// outbox may be of either, so its rows are left out: published twice rather than never.
-    ///
-    /// # Errors
-    ///
-    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn recorded(
         &self,
         client: &Client,
@@ -324,10 +311,6 @@ impl UnsettledRows {
     ///
     /// A relay may record the rows behind a request before it knows the result of the request. If it
     /// then ends, the rows of the request are not recorded.
-    ///
-    /// # Errors
-    ///
-    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn forget_overtaking(
         &self,
         client: &Client,
@@ -353,11 +336,6 @@ impl UnsettledRows {
         deleted.map_err(AdminError::sql(format!("order the recorded rows of {}", table.name)))
     }
 
-    /// Counts the rows.
-    ///
-    /// # Errors
-    ///
-    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn count(&self, client: &Client, table: &SourceTable) -> Result<u64, AdminError> {
         let name = &table.name;
         let sql = format!(
@@ -373,10 +351,6 @@ impl UnsettledRows {
     }
 
     /// Returns the event ids of the first rows, in order.
-    ///
-    /// # Errors
-    ///
-    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn ids(
         &self,
         client: &Client,
@@ -392,10 +366,6 @@ impl UnsettledRows {
 
     /// Returns whether all transactions that the snapshot sees are visible now. A commit that waits
     /// for a synchronous standby is in the WAL before other sessions see it.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn is_visible(&self, client: &Client) -> Result<bool, AdminError> {
         let row = client
             .query_typed_one(

@@ -14,9 +14,7 @@ use crate::store_error::StoreError;
 pub struct ClaimedRow {
     /// The claim, which the outcome needs.
     pub claim: Claim,
-    /// Position in the WAL.
     pub position: Position,
-    /// Full name of the topic.
     pub topic: String,
     /// The ordering key. Empty means unordered.
     pub ordering_key: String,
@@ -38,7 +36,6 @@ impl std::fmt::Debug for ClaimedRow {
     }
 }
 
-/// Limits and lease time of one claim.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimLimits {
     /// Maximum rows of one key.
@@ -65,8 +62,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused the statement, or the connection ended. Rows that were claimed anyway are
-    /// due again when their lease ends.
+    /// Rows that were claimed anyway are due again when their lease ends.
     pub async fn claim(
         &self,
         client: &Client,
@@ -120,10 +116,6 @@ impl DispatchStore {
     /// Makes rows of these keys due that are leased or back off, at most `limit` of each key. A
     /// claim whose answer was lost may have leased rows that nobody publishes. Rows in `in_flight`
     /// stay leased.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn release(
         &self,
         client: &Client,

@@ -10,18 +10,13 @@ use super::operator_pages::NEEDS_OPERATOR;
 use super::{DispatchStore, SPILLED};
 use crate::store_error::StoreError;
 
-/// Number of rows in each state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DispatchCounts {
-    /// Rows that will be published again.
     pub retrying: u64,
     /// Rows that need an operator.
     pub dead: u64,
-    /// Rows that Pub/Sub has stored.
     pub published: u64,
-    /// Rows that an operator has discarded.
     pub discarded: u64,
-    /// Reasons why the retrying rows are not published yet.
     pub waiting: RetryingReasons,
 }
 
@@ -51,7 +46,6 @@ pub struct RetryingReasons {
 pub struct OperatorFailure {
     /// Time of the failure, such as `2026-01-31T12:00:00Z`.
     pub at: String,
-    /// Full name of the topic.
     pub topic: String,
     /// The gRPC code.
     pub code: String,
@@ -125,7 +119,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused the statement, or the connection ended. Then nothing has been counted.
+    /// Nothing has been counted.
     pub async fn count_further(
         &self,
         client: &Client,
@@ -149,10 +143,6 @@ impl DispatchStore {
     }
 
     /// Counts all rows of the table in each state, without a time limit.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn counts(&self, client: &Client) -> Result<DispatchCounts, StoreError> {
         let mut counting = IncrementalCount::default();
         self.count_further(client, &mut counting).await?;

@@ -35,10 +35,6 @@ impl DispatchStore {
     ///
     /// After a step back of the server's clock, a row was written in the future. If the step is longer
     /// than the row's wait, the wait begins again on the new clock. A lease keeps its length.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn due_keys(
         &self,
         client: &Client,

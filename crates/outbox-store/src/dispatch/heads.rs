@@ -10,7 +10,6 @@ use walrelay_pg_client::{SqlText, sql};
 /// The first row of a key that will be published again.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Head {
-    /// Full name of the topic.
     pub topic: String,
     /// The ordering key, never empty.
     pub ordering_key: String,
@@ -31,10 +30,6 @@ impl std::fmt::Debug for Head {
 
 impl DispatchStore {
     /// Returns the heads of at most `limit` keys after the key `after`, ordered by topic and key.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn heads_after(
         &self,
         client: &Client,

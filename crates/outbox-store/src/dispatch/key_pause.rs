@@ -22,14 +22,11 @@ use super::stored_text::{AllowedCharacters, ERROR_BYTES_MAX, NAME_BYTES_MAX, sto
 use super::{DispatchStore, Key, signed};
 use crate::store_error::StoreError;
 
-/// A key that has a hold.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HeldKey {
-    /// Full name of the topic.
     pub topic: String,
     /// The ordering key. Empty means all rows of the topic without a key.
     pub ordering_key: String,
-    /// The replay that asks for the hold.
     pub replay_id: String,
     /// Whether the relay has confirmed the hold.
     pub is_held: bool,
@@ -46,7 +43,6 @@ impl std::fmt::Debug for HeldKey {
     }
 }
 
-/// The holds of one replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyPauseCounts {
     /// Number of holds that the relay has not confirmed.
@@ -76,11 +72,9 @@ pub struct ReplayedRows {
 /// Rows of the history of one key, in order.
 #[derive(Clone, Copy)]
 pub struct History<'a> {
-    /// The key of the rows.
     pub key: Key<'a>,
     /// Position, event id, and encoded `PubsubMessage`.
     pub rows: &'a [(Position, &'a str, &'a [u8])],
-    /// The source of the positions.
     pub source: HistorySource,
 }
 
@@ -91,7 +85,6 @@ impl std::fmt::Debug for History<'_> {
     }
 }
 
-/// The source of the rows of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HistorySource {
     /// The WAL. A row after the hold's position waits behind the hold.
@@ -101,11 +94,6 @@ pub enum HistorySource {
 }
 
 impl DispatchStore {
-    /// Returns the holds of this slot.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn holds(&self, client: &Client) -> Result<Vec<HeldKey>, StoreError> {
         let rows = client
             .query_typed(sql!("key_pause.sql", "holds"), &[(&self.slot, Type::TEXT)])
@@ -115,10 +103,6 @@ impl DispatchStore {
     }
 
     /// Returns keys whose hold the relay has not confirmed, the longest waiting first.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn wanted_holds(
         &self,
         client: &Client,
@@ -135,10 +119,6 @@ impl DispatchStore {
     }
 
     /// Returns the process id that streams the slot.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn streaming_pid(&self, client: &Client) -> Result<Option<i32>, StoreError> {
         let row = client
             .query_typed_opt(
@@ -157,10 +137,6 @@ impl DispatchStore {
     /// Each key is held through `through`, or through the position before its first pending row. If
     /// a session other than `streaming_pid` streams the slot, nothing is confirmed, except during a
     /// recovery, where another session of the process holds the slot.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn answer_holds(
         &self,
         client: &Client,
@@ -192,10 +168,6 @@ impl DispatchStore {
 
     /// Requests a hold on each of these keys, all or none. If another replay has one of the keys,
     /// returns that replay.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn request_pauses(
         &self,
         transaction: &Transaction<'_>,
@@ -222,11 +194,6 @@ impl DispatchStore {
         Ok(other.first().map(|row| row.get("replay_id")))
     }
 
-    /// Returns the holds of a replay.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn replay_holds(
         &self,
         client: &Client,
@@ -255,8 +222,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused the statement, or the connection ended. The caller may add the rows
-    /// again.
+    /// The caller may add the rows again.
     pub async fn add_history(
         &self,
         client: &Client,
@@ -290,10 +256,6 @@ impl DispatchStore {
 
     /// Marks a history row as dead, because it can never be published. The key must be held, so that
     /// no relay publishes the row before. Returns whether the row is there.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn mark_history_dead(
         &self,
         client: &Client,
@@ -323,10 +285,6 @@ impl DispatchStore {
 
     /// Lifts all holds of a replay and notifies the relay. The keys continue, with the history
     /// first.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn lift_pauses(
         &self,
         transaction: &Transaction<'_>,
@@ -344,10 +302,6 @@ impl DispatchStore {
 
     /// Removes the unpublished rows of a replay and returns their number. A row that is in flight
     /// is still published.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn remove_replayed(
         &self,
         transaction: &Transaction<'_>,
@@ -362,11 +316,6 @@ impl DispatchStore {
         Ok(removed.get::<_, i64>("removed").unsigned_abs())
     }
 
-    /// Counts the rows of a replay by state.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn replayed_rows(
         &self,
         client: &Client,

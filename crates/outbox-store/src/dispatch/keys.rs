@@ -16,7 +16,6 @@ use walrelay_pg_client::{Parameter, SqlText, sql};
 /// A key that has rows in dispatch state. Its later rows must not be published before them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ParkedKey {
-    /// Full name of the topic.
     pub topic: String,
     /// The ordering key. Empty means all rows of the topic without a key.
     pub ordering_key: String,
@@ -32,7 +31,6 @@ pub struct ParkedKey {
 }
 
 impl ParkedKey {
-    /// Returns the topic and the ordering key.
     #[must_use]
     pub fn key(&self) -> Key<'_> {
         Key { topic: &self.topic, ordering_key: &self.ordering_key }
@@ -55,10 +53,6 @@ impl std::fmt::Debug for ParkedKey {
 impl DispatchStore {
     /// Returns all keys with retrying rows, and keys with dead rows if dead rows stop their key. A
     /// key that a replay holds appears a second time.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn parked_keys(&self, client: &Client) -> Result<Vec<ParkedKey>, StoreError> {
         let mut keys = Vec::new();
         self.each_parked_key(client, &mut |key| keys.push(key)).await?;
@@ -70,8 +64,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused the statement, or the connection ended. Some keys may already have been
-    /// passed.
+    /// Some keys may already have been passed.
     pub async fn each_parked_key(
         &self,
         client: &Client,
@@ -104,10 +97,6 @@ impl DispatchStore {
 
     /// Returns the keys among these that are still parked. A key that is missing from the answer
     /// may return to its lane.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn parked(
         &self,
         client: &Client,
@@ -139,10 +128,6 @@ impl DispatchStore {
     ///
     /// Keeps rows that the slot has not confirmed. The server would stream them again, and no
     /// record would show that they are settled.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn prune(&self, client: &Client, retention: Duration) -> Result<u64, StoreError> {
         client
             .execute_typed(

@@ -15,15 +15,12 @@ use walrelay_pg_client::{Parameter, SCHEMA, SqlText, sql};
 /// A selection of rows. A field that is None matches all rows.
 #[derive(Debug, Clone, Default)]
 pub struct DispatchFilter {
-    /// Only rows in this state.
     pub status: Option<DispatchStatus>,
     /// Only rows of this topic, by its full name.
     pub topic: Option<String>,
-    /// Only rows with this ordering key.
     pub ordering_key: Option<String>,
     /// Only rows parked longer ago than this.
     pub older_than: Option<Duration>,
-    /// Maximum number of rows.
     pub limit: u32,
 }
 
@@ -32,15 +29,11 @@ pub struct DispatchFilter {
 pub struct DispatchRow {
     /// The outbox id, or `<id>@<commit_lsn>/<tx_index>` where two rows share one.
     pub event_id: String,
-    /// Position in the WAL.
     pub position: Position,
-    /// Full name of the topic.
     pub topic: String,
     /// The ordering key. Empty means unordered.
     pub ordering_key: String,
-    /// State of the row.
     pub status: DispatchStatus,
-    /// Number of attempts so far.
     pub attempts: u32,
     /// Time when the row is due, or the end of its lease.
     pub next_attempt_at: Option<SystemTime>,
@@ -50,9 +43,7 @@ pub struct DispatchRow {
     pub last_error: Option<String>,
     /// Pub/Sub's message id, once published.
     pub message_id: Option<String>,
-    /// Size of the message in bytes.
     pub message_bytes: u64,
-    /// Time when the row was recorded.
     pub parked_at: SystemTime,
     /// Time when the row was last claimed or changed.
     pub updated_at: SystemTime,
@@ -85,7 +76,6 @@ impl DispatchRow {
 /// A row with its message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DispatchDetail {
-    /// The row without its message.
     pub row: DispatchRow,
     /// The encoded `PubsubMessage`, or an [incomplete one](walrelay_core::IncompleteMessage).
     pub message: Vec<u8>,
@@ -97,12 +87,10 @@ impl std::fmt::Debug for DispatchDetail {
     }
 }
 
-/// The rows to retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RetrySelection {
     /// These rows, by their ids in dispatch state.
     Events(Vec<String>),
-    /// All dead rows.
     AllDead,
     /// All dead or retrying rows of a topic, by its full name.
     Topic(String),
@@ -110,10 +98,6 @@ pub enum RetrySelection {
 
 impl DispatchStore {
     /// Returns the rows that match, in position order.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn list(
         &self,
         client: &Client,
@@ -148,10 +132,6 @@ impl DispatchStore {
     }
 
     /// Returns one row with its message.
-    ///
-    /// # Errors
-    ///
-    /// There is no such row, the server refused the statement, or the connection ended.
     pub async fn show(
         &self,
         client: &Client,
@@ -169,10 +149,6 @@ impl DispatchStore {
     }
 
     /// Returns the first ids of rows that begin like this, six at most.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn ids_like(&self, client: &Client, start: &str) -> Result<Vec<String>, StoreError> {
         let sql = sql!("operator_commands.sql", "ids_like");
         let rows = client.query_typed(sql, &[(&self.slot, Type::TEXT), (&start, Type::TEXT)]).await;
@@ -189,7 +165,7 @@ impl DispatchStore {
     /// # Errors
     ///
     /// One of the ids is unknown, published or recorded without a part of its row. Then no row is
-    /// retried. Other causes: the server refused the statement, or the connection ended.
+    /// retried.
     pub async fn retry(
         &self,
         client: &mut Client,
@@ -237,8 +213,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The row does not exist or is published, the server refused the statement, or the connection
-    /// ended.
+    /// The row does not exist or is published.
     pub async fn edit(
         &self,
         client: &mut Client,
@@ -274,8 +249,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The row does not exist or is finished, the server refused the statement, or the connection
-    /// ended.
+    /// The row does not exist or is finished.
     pub async fn discard(
         &self,
         client: &mut Client,

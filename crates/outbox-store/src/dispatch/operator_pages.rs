@@ -15,11 +15,9 @@ use walrelay_pg_client::{Parameter, SCHEMA, SqlText, sql};
 /// A selection of rows. A field that is `None` matches all rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DispatchQuery {
-    /// Only rows in these states.
     pub state: StateFilter,
     /// Only rows of this topic, by its full name.
     pub topic: Option<String>,
-    /// Only rows with this ordering key.
     pub ordering_key: Option<String>,
     /// Only rows whose last failure has this code.
     pub error_code: Option<String>,
@@ -40,9 +38,7 @@ pub enum StateFilter {
     Open,
     /// Rows without an attempt, because they are queued behind other rows of their key.
     Queued,
-    /// One state.
     Only(DispatchStatus),
-    /// All states.
     Any,
 }
 
@@ -79,7 +75,6 @@ impl StateFilter {
 /// The row after which a page begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageStart {
-    /// Position of the row.
     pub position: Position,
     /// Id of the row. None starts the page after all rows of the position.
     pub event_id: Option<String>,
@@ -94,18 +89,12 @@ impl From<&DispatchRow> for PageStart {
 /// The new destination of a row that could not be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDestination {
-    /// Full name of the topic.
     pub topic: String,
-    /// The ordering key.
     pub ordering_key: String,
 }
 
 impl DispatchStore {
     /// Reads the server's clock, for a query whose result must not grow.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn moment(&self, client: &Client) -> Result<SystemTime, StoreError> {
         let row = client
             .query_typed_one("SELECT now() AS moment", &[])
@@ -114,11 +103,6 @@ impl DispatchStore {
         Ok(row.get("moment"))
     }
 
-    /// Counts the rows that match.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn count(&self, client: &Client, query: &DispatchQuery) -> Result<u64, StoreError> {
         let sql = format!(
             "SELECT count(*) AS rows FROM {SCHEMA}.app_outbox_dispatch WHERE {}",
@@ -134,10 +118,6 @@ impl DispatchStore {
     }
 
     /// Returns the matching rows after a row, in position order, at most `limit`.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn page(
         &self,
         client: &Client,
@@ -179,8 +159,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The row does not exist or is published, the server refused the statement, or the connection
-    /// ended.
+    /// The row does not exist or is published.
     pub async fn reroute(
         &self,
         client: &mut Client,
@@ -220,10 +199,6 @@ impl DispatchStore {
 
     /// Like [`discard`](Self::discard), for many rows in one transaction. Finished rows stay as
     /// they are. Returns the number of discarded rows.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn discard_all(
         &self,
         client: &mut Client,

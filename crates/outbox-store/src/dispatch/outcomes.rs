@@ -27,8 +27,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused a statement, or the connection ended. Some outcomes may be written. The
-    /// caller may write all of them again.
+    /// Some outcomes may be written. The caller may write all of them again.
     pub async fn finish(
         &self,
         client: &Client,

@@ -17,29 +17,23 @@ use super::{DispatchStatus, DispatchStore, SPILLED, position_of, seconds, signed
 use crate::store_error::StoreError;
 use walrelay_pg_client::{Parameter, SqlText, sql};
 
-/// A row to record.
 #[derive(Clone)]
 pub struct ParkRow<'a> {
     /// Id of the outbox row, as text.
     pub event_id: &'a str,
-    /// Position in the WAL.
     pub position: Position,
-    /// Full name of the topic.
     pub topic: &'a str,
     /// The ordering key. Empty means unordered.
     pub ordering_key: &'a str,
     /// The encoded `PubsubMessage`.
     pub message: &'a [u8],
-    /// The state to record.
     pub status: ParkStatus,
-    /// Number of attempts so far.
     pub attempts: u32,
     /// Why the row was not published: a gRPC code, or our own reason such as `SPILLED`. None for a
     /// row that is queued behind another.
     pub error_code: Option<&'a str>,
     /// gRPC code of the failed attempt, if it differs from `error_code`.
     pub failed_with: Option<&'a str>,
-    /// The error text.
     pub last_error: Option<&'a str>,
 }
 
@@ -86,17 +80,14 @@ impl std::fmt::Debug for ParkRow<'_> {
     }
 }
 
-/// The state in which a row is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParkStatus {
-    /// Will be published again.
     Retrying {
         /// Time until the next attempt. None for a row that is queued behind the head of its key. A
         /// row without a head (unordered, or the head was discarded) is then due now. Otherwise
         /// nobody would ever read the key again.
         next_attempt_in: Option<Duration>,
     },
-    /// Will not be published unless an operator retries or edits it.
     Dead,
 }
 
@@ -122,8 +113,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused the statement, or the connection ended. Then the rows may or may not be
-    /// recorded, and the caller may park them again.
+    /// The rows may or may not be recorded, and the caller may park them again.
     pub async fn park(&self, client: &mut Client, rows: &[ParkRow<'_>]) -> Result<(), StoreError> {
         let parked = self.park_with(client, rows, AllowedCharacters::All).await;
         match parked.as_ref().err().and_then(|error| AllowedCharacters::All.after(error)) {

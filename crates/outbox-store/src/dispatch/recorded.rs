@@ -12,7 +12,6 @@ use walrelay_pg_client::{SqlText, sql};
 /// A recorded row, in a form that recognises it when the server streams it again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordedRow {
-    /// Position in the WAL.
     pub position: Position,
     /// The id under which the row is recorded.
     pub event_id: String,
@@ -62,10 +61,6 @@ impl DispatchStore {
     /// The server may stream these rows again after a restart, and then they must not be published
     /// or parked again. The cost does not depend on their number. Rows of a replay are left out,
     /// because the slot does not send them.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn recorded_from(
         &self,
         client: &mut Client,

@@ -35,10 +35,6 @@ impl DispatchStore {
     /// Each key has an equal share of the bytes. A first row that exceeds its share is returned if
     /// the other keys leave enough bytes, or if it is the only row. Rows without a key are left to
     /// [`claim`](Self::claim), because only a lease shows which of them are in flight.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn read_spilled(
         &self,
         client: &Client,
@@ -131,10 +127,6 @@ impl DispatchStore {
     /// Returns whether the relay still has to publish spilled rows committed before `end`. Only the
     /// first row of a key and rows without a key count. Rows behind a row that failed on its own do
     /// not count, because that row was tried. Rows that a dead row or a replay stops need a person.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn has_spilled_before(&self, client: &Client, end: Lsn) -> Result<bool, StoreError> {
         let row = client
             .query_typed_one(
@@ -158,8 +150,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused a statement, or the connection ended. Some outcomes may be written. The
-    /// caller may write all of them again.
+    /// Some outcomes may be written. The caller may write all of them again.
     pub async fn finish_before(
         &self,
         client: &Client,
@@ -216,10 +207,6 @@ impl DispatchStore {
     /// Returns the commits of the first and the last spilled row that were stored and not deleted
     /// yet. The process that should delete them may have been killed. Only the last day is read,
     /// because reading all published rows in the retention period would be expensive.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn stored_spilled(&self, client: &Client) -> Result<Option<(Lsn, Lsn)>, StoreError> {
         let row = client
             .query_typed_one(&STORED, &[(&self.slot, Type::TEXT), (&SPILLED, Type::TEXT)])
@@ -232,10 +219,6 @@ impl DispatchStore {
 
     /// Deletes some of the spilled rows from `from` to before `past` that were stored before the
     /// slot had passed them. Returns the commit where the next call continues, or none at the end.
-    ///
-    /// # Errors
-    ///
-    /// The server refused the statement, or the connection ended.
     pub async fn delete_spilled_between(
         &self,
         client: &Client,
@@ -267,7 +250,6 @@ impl Claim {
         !matches!(self.hold, Hold::Read(_))
     }
 
-    /// Returns whether the row was spilled.
     pub(crate) fn is_spilled(&self) -> bool {
         self.place().is_some()
     }

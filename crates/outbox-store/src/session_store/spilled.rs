@@ -24,7 +24,6 @@ fn share(rows: u64, keys: usize) -> u32 {
     u32::try_from(share).unwrap_or(PER_KEY_ROWS).min(PER_KEY_ROWS)
 }
 
-/// A session's state of spilled rows.
 #[derive(Debug)]
 pub(super) struct Spilled {
     /// Everything before this position is recorded as settled and is confirmed, so no session
@@ -73,7 +72,6 @@ impl Spilled {
         self.past = self.past.max(settled.min(confirmed));
     }
 
-    /// Records that a spilled row was stored.
     pub(super) fn published(&mut self, position: Position) {
         let at = position.commit_lsn;
         if at >= self.past {

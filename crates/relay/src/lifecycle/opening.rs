@@ -7,10 +7,6 @@ use walrelay_pg_replication::Feedback;
 
 /// Awaits `work` and sends status updates to the server meanwhile (I5). Reading the parked keys may
 /// take longer than `wal_sender_timeout`, and the server would then end the connection every time.
-///
-/// # Errors
-///
-/// The connection broke.
 pub async fn with_status_updates<W: AsyncWrite + Unpin, T>(
     feedback: &mut Feedback<W>,
     work: impl Future<Output = T>,

@@ -18,11 +18,9 @@ use crate::error::RelayError;
 use crate::stream::outbox_tables::OutboxTables;
 use crate::stream::wal_end::WalEnd;
 
-/// Opens the connections of a session.
 pub trait Server: Sync {
     /// The transport of the replication connection.
     type Socket: AsyncRead + AsyncWrite + Unpin + Send;
-    /// The ordinary connection.
     type Database: Database;
 
     /// Opens both connections.
@@ -107,7 +105,6 @@ pub trait Database: Send {
     ) -> impl Future<Output = Result<Self::Store, RelayError>> + Send;
 }
 
-/// The position of a slot, and the end of WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Positions {
     /// The position of the slot.
@@ -119,11 +116,9 @@ pub struct Positions {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The server process of the holder.
     pub pid: i32,
     /// The holder's `application_name`, if our role may read it.
     pub application_name: Option<String>,
-    /// Values that change while the holder is alive.
     pub signs: SignsOfLife,
 }
 

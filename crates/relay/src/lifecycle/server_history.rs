@@ -26,10 +26,6 @@ impl ServerHistory {
     /// Rejects a server whose WAL ends before a position that this process has read from the same
     /// WAL. `wal_end` is the end of the WAL on disk of a primary. A rejected server stays rejected
     /// until it has another timeline, because its WAL soon grows beyond that position.
-    ///
-    /// # Errors
-    ///
-    /// The server was restored from a disk snapshot.
     pub fn check(&mut self, log: Option<&str>, wal_end: Lsn) -> Result<(), RelayError> {
         if let Some(known) = self.0.as_mut().filter(|known| log == Some(&*known.log))
             && wal_end < known.read_to
@@ -40,10 +36,6 @@ impl ServerHistory {
     }
 
     /// Rejects a server that an earlier [`check`](Self::check) has rejected.
-    ///
-    /// # Errors
-    ///
-    /// The server was restored from a disk snapshot.
     pub fn reject_restored(&self, log: Option<&str>) -> Result<(), RelayError> {
         let known = self.0.as_ref().filter(|known| log == Some(&*known.log));
         match known.and_then(|known| known.restored_at.zip(Some(known.read_to))) {

@@ -38,11 +38,9 @@ use walrelay_errors::{Action, Code, Coded as _, ErrorContext};
 /// The settings of a session, and the constants that go with them.
 #[derive(Debug, Clone)]
 pub struct SessionSettings {
-    /// The slot, publication and outbox tables.
     pub outbox: Outbox,
     /// Timers of the replication connection.
     pub stream: StreamSettings,
-    /// How a row becomes a message.
     pub router: RouterConfig,
     pub lanes: LanePolicy,
     /// The one byte budget (I6).
@@ -53,19 +51,14 @@ pub struct SessionSettings {
     pub window: ConcurrencyLimits,
     /// The most rows per second, `--rate`. `None` sets no limit.
     pub rate: Option<NonZeroU32>,
-    /// The intervals of periodic reads of dispatch state.
     pub intervals: Intervals,
-    /// How long a stop waits for requests in flight.
     pub drain_timeout: Duration,
     /// The silence after which another holder's session is ended. `None` never ends it.
     pub take_over_after: Option<Duration>,
-    /// When the run ends by itself.
     pub until: Until,
-    /// The states that the run waits for.
     pub waits_for: WaitsFor,
     /// The fix of a code for a shard, for the log and `/readyz`. Only the caller knows its own commands.
     pub fix_of: FixText,
-    /// The use of the streamed rows.
     pub purpose: Purpose,
 }
 
@@ -107,7 +100,6 @@ impl Purpose {
     }
 }
 
-/// Returns the fix of a code, in words for an operator.
 pub type FixText = fn(Code, Shard) -> String;
 
 /// The states that a run waits for, because another command ends them.
@@ -187,7 +179,6 @@ pub enum OpenResult<S, D> {
 
 #[derive(Debug, Clone)]
 pub struct SessionStart {
-    /// The position of the slot and the end of WAL.
     pub positions: Positions,
     /// The number of keys with rows in dispatch state.
     pub parked_keys: usize,
@@ -205,7 +196,6 @@ pub struct SessionStart {
 pub struct Beginning<'a, P> {
     pub settings: &'a SessionSettings,
     pub publisher: P,
-    /// The observer that the session reports to.
     pub observer: Observer,
     /// The positions that earlier sessions of this process have read.
     pub history: &'a mut ServerHistory,
@@ -214,10 +204,6 @@ pub struct Beginning<'a, P> {
 /// Opens a session: connects, checks the server, takes the slot, and only then reads the parked
 /// keys. If it read them earlier, another relay could park rows in between, and this relay would
 /// publish past those rows (I4).
-///
-/// # Errors
-///
-/// The server cannot be reached, or is not set up for this relay.
 pub async fn open<C: Server, P: Publisher>(
     server: &C,
     beginning: Beginning<'_, P>,

@@ -20,7 +20,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(11);
 ///
 /// # Errors
 ///
-/// The connection broke, or the role may not end the holder's session.
+/// The role may not end the holder's session.
 pub async fn stand_by<D: Database>(
     database: &mut D,
     first: Holder,

@@ -59,9 +59,7 @@ const GOOD_SESSION: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Supervisor<'a, C, P> {
     pub settings: &'a SessionSettings,
-    /// Opens the connections of the sessions.
     pub server: C,
-    /// The connections to Pub/Sub.
     pub publisher: P,
     pub metrics: Metrics,
     pub health: Health,
@@ -274,7 +272,6 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         stand_by(database, holder, self.settings.take_over_after, report).await
     }
 
-    /// Streams until the session ends.
     async fn stream(
         &self,
         memory: &mut SupervisorState,

@@ -304,7 +304,6 @@ impl Health {
         self.set_phase(Phase::Standby { holder });
     }
 
-    /// Records that the relay waits for a condition that another command ends.
     pub fn wait_for(&self, reason: Reason) {
         self.forget_measurements();
         self.set_phase(Phase::Waiting { reason });
@@ -394,7 +393,6 @@ impl Health {
         }
     }
 
-    /// Sets the last measurement of retained WAL.
     pub fn set_retained_wal(&self, measured: RetainedWalStatus) {
         if let Some(relay) = &self.0.relay {
             relay.set_retained_wal(measured);
@@ -490,7 +488,6 @@ impl Health {
         }
     }
 
-    /// Sets the latest status report, for `/status`.
     pub fn set_report(&self, report: SlotReport) {
         self.state().report = Some(report);
     }
@@ -505,7 +502,6 @@ impl Health {
         std::mem::take(&mut self.state().published)
     }
 
-    /// Sets the rows that Pub/Sub stores per second, for `/status`.
     pub fn set_publish_rate(&self, rows_per_second: f64) {
         self.state().published_per_second = Some(rows_per_second);
     }
@@ -521,7 +517,6 @@ impl Health {
         self.0.pulse.silence(Instant::now())
     }
 
-    /// Returns the time since the last progress.
     #[must_use]
     pub fn since_progress(&self) -> Duration {
         self.0.pulse.since_progress(Instant::now())

@@ -185,7 +185,6 @@ pub struct TopicMetrics {
 /// A topic and the result of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
-    /// `projects/P/topics/T`, or `other`.
     pub topic: String,
     /// `OK`, or the name of the gRPC code, such as `UNAVAILABLE`.
     pub code: &'static str,
@@ -297,7 +296,6 @@ impl Metrics {
         Self { table: Arc::new(table), ..Self::new() }
     }
 
-    /// Returns the metrics of a topic that has stored messages.
     #[must_use]
     pub fn of_topic(&self, topic: &Topic) -> TopicMetrics {
         let topic = self.topic_labels.of(topic, TopicAnswer::Stored);

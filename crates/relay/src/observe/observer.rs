@@ -86,7 +86,6 @@ const LEVELS_INTERVAL: Duration = Duration::from_millis(250);
 const TOPICS_KEPT: usize = 256;
 
 impl Observer {
-    /// Creates an observer that reports to `metrics` and `health`.
     #[must_use]
     pub fn new(metrics: Metrics, health: Health) -> Self {
         let service = match health.has(&Problem::Outage) {
@@ -121,7 +120,6 @@ impl Observer {
         }
     }
 
-    /// Sets the name of the publication, for log messages.
     #[must_use]
     pub fn of_publication(mut self, publication: &str) -> Self {
         publication.clone_into(&mut self.publication);
@@ -141,7 +139,6 @@ impl Observer {
         self.health.clone()
     }
 
-    /// Returns a reporter of servers that do not send.
     #[must_use]
     pub fn server_stalls(&self) -> ServerStalls {
         ServerStalls::new(self.metrics.unsent_wal_age_seconds.clone(), self.health())
@@ -252,7 +249,6 @@ impl Observer {
         tracing::info!("nothing more is read: waiting for the rows before");
     }
 
-    /// Records a reply of Pub/Sub.
     pub fn answered(
         &mut self,
         batch: &Batch,
@@ -469,7 +465,6 @@ impl Observer {
         }
     }
 
-    /// Reports the results of a database survey.
     pub fn surveyed(&mut self, survey: SlotFigures) {
         if let Some(report) = SlotReport::of(&survey) {
             self.health.set_report(report);

@@ -14,7 +14,6 @@ pub(super) struct PublishRate {
 }
 
 impl PublishRate {
-    /// Counts rows that Pub/Sub has stored.
     pub(super) fn stored(&mut self, rows: usize) {
         self.rows = self.rows.saturating_add(rows as u64);
     }

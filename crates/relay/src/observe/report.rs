@@ -16,11 +16,9 @@ use walrelay_pg_replication::{SlotState, WalStatus, Writer};
 #[serde(default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field of the JSON")]
 pub struct SlotReport {
-    /// Name of the slot.
     pub slot: String,
     /// Whether a session streams the slot.
     pub active: bool,
-    /// Process id of that session.
     pub active_pid: Option<i32>,
     /// `wal_status` of the slot.
     pub wal_status: Option<String>,
@@ -30,9 +28,7 @@ pub struct SlotReport {
     pub invalidation_reason: Option<String>,
     /// Whether the slot is synchronised to standbys.
     pub failover: Option<bool>,
-    /// End of the WAL.
     pub wal_end: Option<String>,
-    /// Confirmed position.
     pub confirmed_flush_lsn: Option<String>,
     /// The oldest WAL that the server retains for the slot.
     pub restart_lsn: Option<String>,
@@ -50,9 +46,7 @@ pub struct SlotReport {
     pub pinned_by: Option<WriterReport>,
     /// Bytes of WAL until the slot is lost. None if unlimited.
     pub safe_wal_bytes: Option<i64>,
-    /// The relay's own record of its condition.
     pub condition: Option<ConditionReport>,
-    /// The anchors of the slot.
     pub anchors: Vec<AnchorReport>,
     /// The settled position on record.
     pub settled_lsn: Option<String>,
@@ -68,9 +62,7 @@ pub struct SlotReport {
     pub dispatch: Option<DispatchReport>,
     /// The last recent failure that only an operator can fix.
     pub refused: Option<RefusalReport>,
-    /// Spilled rows.
     pub spilled: SpilledReport,
-    /// Rows that are not due yet.
     pub not_due: NotDueReport,
 }
 
@@ -78,7 +70,6 @@ pub struct SlotReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PublishedReport {
-    /// All of them.
     pub rows: u64,
     /// Those of this day in UTC.
     pub today: u64,
@@ -108,7 +99,6 @@ pub struct WriterReport {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConditionReport {
-    /// Phase of the relay.
     pub phase: String,
     /// Why rows did not flow.
     pub reasons: Vec<Reason>,
@@ -118,11 +108,9 @@ pub struct ConditionReport {
     pub seconds: f64,
 }
 
-/// An anchor of the slot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnchorReport {
-    /// Name of the anchor.
     pub anchor: String,
     /// Whether its WAL was removed.
     pub lost: bool,
@@ -138,13 +126,10 @@ pub struct AnchorReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DispatchReport {
-    /// Rows that will be published again.
     pub retrying: u64,
     /// Rows that need an operator.
     pub dead: u64,
-    /// Rows that Pub/Sub has stored.
     pub published: u64,
-    /// Rows that an operator has discarded.
     pub discarded: u64,
 }
 
@@ -152,7 +137,6 @@ pub struct DispatchReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RefusalReport {
-    /// Full name of the topic.
     pub topic: String,
     /// The gRPC code.
     pub code: String,
@@ -164,7 +148,6 @@ pub struct RefusalReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpilledReport {
-    /// Number of rows.
     pub rows: u64,
     /// When the first one was recorded.
     pub since: Option<String>,
@@ -178,7 +161,6 @@ pub struct SpilledReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NotDueReport {
-    /// Number of rows.
     pub rows: u64,
     /// When the last one is due.
     pub until: Option<String>,
@@ -191,7 +173,6 @@ pub struct ServiceReport {
     /// The slot. None before the first measurement.
     #[serde(flatten)]
     pub slot: Option<SlotReport>,
-    /// The state of this relay.
     pub relay: RelayReport,
 }
 
@@ -199,21 +180,17 @@ pub struct ServiceReport {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RelayReport {
-    /// Current phase.
     pub phase: String,
     /// Whether rows flow.
     pub ready: bool,
     /// Why rows do not flow.
     pub reasons: Vec<Reason>,
-    /// The unfinished operation on the slot.
     pub operation: Option<String>,
     /// Seconds since the watermark moved or nothing was outstanding.
     pub seconds_since_progress: f64,
     /// Rows that Pub/Sub stored per second, measured over the last seconds.
     pub published_per_second: Option<f64>,
-    /// `--wal-budget` and the retained WAL.
     pub wal_budget: Option<WalBudgetReport>,
-    /// The busiest ordering keys.
     pub heaviest_keys: Vec<HeavyKeyReport>,
 }
 
@@ -224,11 +201,9 @@ pub struct RelayReport {
 pub struct WalBudgetReport {
     /// Bytes between the settled position and the end of the WAL.
     pub retained_bytes: u64,
-    /// The budget.
     pub budget_bytes: u64,
     /// The amount of WAL that the server retains for a slot. None if unlimited.
     pub limit_bytes: Option<u64>,
-    /// Whether rows are spilled.
     pub spilling: bool,
     /// Whether spilling is paused because it writes more WAL than it releases.
     pub futile: bool,
@@ -238,13 +213,9 @@ pub struct WalBudgetReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeavyKeyReport {
-    /// Full name of the topic.
     pub topic: String,
-    /// The ordering key.
     pub ordering_key: String,
-    /// Bytes per second.
     pub bytes_per_second: u64,
-    /// Rows per second.
     pub rows_per_second: u64,
 }
 

@@ -28,12 +28,10 @@ pub struct OldestRow {
 }
 
 impl OldestRow {
-    /// Sets the commit time of the oldest unsettled row.
     pub fn set_unsettled(&self, since: Option<SystemTime>) {
         self.unsettled.store(micros(since), Relaxed);
     }
 
-    /// Sets the time at which the oldest retrying row was recorded.
     pub fn set_recorded(&self, since: Option<SystemTime>) {
         self.recorded.store(micros(since), Relaxed);
     }

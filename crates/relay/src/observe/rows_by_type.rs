@@ -7,7 +7,6 @@ use crate::observe::metrics::Metrics;
 /// The number of pairs that are counted between two updates of the metrics.
 const COUNTED_MAX: usize = 256;
 
-/// Counts rows by topic and event type between two updates of the metrics.
 #[derive(Debug, Default)]
 pub(super) struct RowsByType {
     counted: Vec<TypeCount>,

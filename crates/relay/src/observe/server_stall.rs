@@ -18,7 +18,6 @@ const FIND_THE_WAIT: &str = "read wait_event of the walsender in pg_stat_activit
 /// The next step for commits that wait.
 const FREE_THE_COMMITS: &str = "start the standby of synchronous_standby_names, or take it out and run SELECT pg_reload_conf()";
 
-/// Reports that the server does not send, or that its commits wait.
 #[derive(Debug)]
 pub struct ServerStalls {
     unsent: UnsentWal,

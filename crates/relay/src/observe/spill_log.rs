@@ -71,7 +71,6 @@ pub(super) struct Sum {
 }
 
 impl SpillLog {
-    /// Counts a spilled row.
     pub(super) fn row(&mut self) {
         self.rows += 1;
     }

@@ -99,7 +99,6 @@ impl AlreadyRecorded {
         }
     }
 
-    /// Records the start of a transaction.
     pub const fn begin(&mut self, commit_lsn: Lsn) {
         self.next = Some(Position { commit_lsn, tx_index: 0 });
     }
@@ -112,10 +111,6 @@ impl AlreadyRecorded {
 
     /// Returns the record at a row's position. `event_id` returns the id of the row. Must be called
     /// once per row, in commit order, because the call drops the records before the position.
-    ///
-    /// # Errors
-    ///
-    /// The errors of `event_id`.
     ///
     /// # Panics
     ///

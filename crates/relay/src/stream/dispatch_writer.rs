@@ -92,7 +92,6 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// The pause between attempts to write the last watermark.
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs the commands of the store one after the other.
 pub struct DispatchWriter<S> {
     state: State<S>,
     intervals: Intervals,
@@ -122,7 +121,6 @@ pub struct DispatchWriter<S> {
 }
 
 impl<S: Store> DispatchWriter<S> {
-    /// Creates a recorder without pending commands.
     pub fn new(store: S, intervals: Intervals) -> Self {
         let now = Instant::now();
         Self {
@@ -222,12 +220,10 @@ impl<S: Store> DispatchWriter<S> {
         self.watch_at = self.watch_at.min(self.watched_at + self.intervals.watch_soon);
     }
 
-    /// Records the settled position, and whether rows are in flight beyond it.
     pub fn settled(&mut self, settled: Watermark, in_flight: InFlight) {
         self.record.settled(settled, in_flight, Instant::now());
     }
 
-    /// Returns the recorded position, which may be confirmed.
     pub fn noted(&self) -> Watermark {
         self.record.noted()
     }

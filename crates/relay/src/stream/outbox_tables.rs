@@ -51,7 +51,6 @@ pub struct OtherTable {
     pub publication: String,
 }
 
-/// The treatment of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowKind {
     Event,

@@ -49,13 +49,10 @@ pub struct Session<R, W, P, S> {
     /// The writing half of the socket.
     pub feedback: Feedback<W>,
     pub publishes: PublishCalls<P>,
-    /// The commands to dispatch state.
     pub recorder: DispatchWriter<S>,
     /// Knows the relations and the open transaction of the slot.
     pub decoder: Decoder,
-    /// The end of WAL, measured beside the stream.
     pub wal_end: WalEnd,
-    /// The rows between the socket and Pub/Sub.
     pub flow: Flow,
     /// The session stops once this goal is reached, `--until-caught-up`.
     pub goal: Option<CatchUpTarget>,
@@ -66,43 +63,33 @@ pub struct Session<R, W, P, S> {
 /// The rows between the socket and Pub/Sub.
 #[derive(Debug)]
 pub struct Flow {
-    /// Turns rows into messages.
     pub router: Router,
-    /// The rows that dispatch state already has.
     pub recorded_rows: AlreadyRecorded,
-    /// Recognises rows of other tables.
     pub tables: TableSelection,
-    /// Detects skipped rows.
     pub continuity: Continuity,
     /// The rows in flight, in commit order.
     pub tracker: Tracker,
-    /// The memory of the rows in flight.
     pub budget: Budget,
     /// The limit of retained WAL (I10).
     pub wal_budget: WalBudget,
-    /// Reports a server that does not send.
     pub server_stalls: ServerStalls,
     /// The queued rows, by key.
     pub lanes: Lanes,
     pub source: Source,
-    /// The range of the stream to read.
     pub extent: StopPosition,
     /// The position of the last row that was read, or the start of the stream.
     pub through: Position,
     /// Whether the last query for due keys woke compact parked keys, so there may be more.
     pub may_have_more_due_keys: bool,
-    /// Metrics and health.
     pub observer: Observer,
 }
 
 /// A session that is over, and the state for the next one.
 #[derive(Debug)]
 pub struct SessionEnd {
-    /// How the session ended.
     pub ended: Result<StopReason, PipelineError>,
     /// The Publish calls without a reply. No row of their keys may be sent before the replies (I3).
     pub unanswered: UnansweredCalls,
-    /// The rest of the goal.
     pub goal: Option<CatchUpTarget>,
     /// The last position that was read or settled.
     pub read_to: Lsn,

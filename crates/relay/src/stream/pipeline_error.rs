@@ -10,7 +10,6 @@ use walrelay_pg_client::PgError;
 
 use crate::stream::outbox_tables::OtherTable;
 
-/// An error that ends a session.
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineError {
     /// The connection, or the server behind it, failed.
@@ -19,16 +18,13 @@ pub enum PipelineError {
     /// The server cannot send the next row, nor any later one.
     #[error("the server cannot send {at}")]
     Unsendable {
-        /// The place at which the stream ends.
         at: SendFailurePosition,
-        /// The answer of the server.
         #[source]
         source: PgError,
     },
     /// The server sent a message that we cannot decode. No later position is confirmed (I7).
     #[error("the message at {at} cannot be decoded")]
     Decode {
-        /// The position in the WAL.
         at: Lsn,
         #[source]
         source: DecodeError,
@@ -36,13 +32,11 @@ pub enum PipelineError {
     /// The session knows nearly as many tables as it may. A new session knows only those in use.
     #[error("the server has described nearly as many tables as one session remembers")]
     ManyTables,
-    /// An outbox table lacks a column.
     #[error("an outbox table does not have the columns it should")]
     Columns(#[from] MissingColumn),
     /// The publication lists a table that is not an outbox table, and sent its rows.
     #[error(transparent)]
     OtherTable(#[from] OtherTable),
-    /// A row cannot be read.
     #[error("an outbox row cannot be read")]
     Row(#[from] RouteError),
     /// The publication, or one of its tables, was changed during the session.
@@ -76,7 +70,6 @@ pub enum SendFailurePosition {
     Row {
         /// The position that the row would have.
         position: Position,
-        /// The transaction id.
         xid: u32,
     },
     /// Before the first row of a transaction. The server did not name the transaction.

@@ -102,12 +102,10 @@ impl<P: Publisher> PublishCalls<P> {
         rate.closed_until(tokio::time::Instant::now().into_std())
     }
 
-    /// Returns whether no call is in flight.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Returns the number of calls in flight.
     pub fn len(&self) -> usize {
         self.calls.len()
     }

@@ -5,7 +5,6 @@
 use walrelay_core::{Batch, PublishFailure};
 use walrelay_pubsub::GrpcPublisher;
 
-/// Publishes batches.
 pub trait Publisher: Clone + Send + 'static {
     /// Publishes a batch and returns one message id per row, in order.
     ///

@@ -11,22 +11,16 @@ pub struct ReplayFilter {
 }
 
 impl ReplayFilter {
-    /// Creates the state before the first transaction.
     #[must_use]
     pub const fn new(selection: ReplaySelection) -> Self {
         Self { selection, has_commit: false }
     }
 
-    /// Records the start of a transaction.
     pub fn begin(&mut self, begin: &Begin) {
         self.has_commit = self.selection.has_commit(begin.final_lsn, begin.commit_timestamp);
     }
 
     /// Returns whether a row of the open transaction is published.
-    ///
-    /// # Errors
-    ///
-    /// The row cannot be read.
     pub fn has(&self, row: &Insert<'_>, router: &mut Router) -> Result<bool, RouteError> {
         Ok(self.has_commit && router.matches(row, &self.selection.matching)?)
     }

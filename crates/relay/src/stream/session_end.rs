@@ -24,7 +24,6 @@ where
     /// The time limit for dispatch state at the end.
     const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-    /// Sends the last status update and releases the slot.
     pub(super) async fn end(self, ended: Result<StopReason, PipelineError>) -> SessionEnd {
         let Self { mut frames, feedback, publishes, mut recorder, decoder, mut flow, goal, .. } =
             self;

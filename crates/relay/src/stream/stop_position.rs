@@ -4,10 +4,8 @@ use pgoutput_parser::Lsn;
 
 use crate::settings::Until;
 
-/// The range of the stream that a run reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopPosition {
-    /// The whole stream.
     Open,
     /// Commits before this position. Another process publishes the rest.
     Before(Lsn),

@@ -20,7 +20,6 @@ use walrelay_outbox_store::{
 use crate::observe::health::{Health, Problem};
 use crate::stream::already_recorded::AlreadyRecorded;
 
-/// The result of a command.
 #[derive(Debug)]
 pub enum DispatchEvent {
     /// These rows are durable in dispatch state.
@@ -39,7 +38,6 @@ pub enum DispatchEvent {
     Heads(Vec<Head>),
     /// Whether spilled rows of the goal are pending.
     Spilled(bool),
-    /// The results of a survey for operators.
     Surveyed(Box<SlotFigures>),
     /// The settled position is on record and may be confirmed.
     Settled(Watermark),

@@ -345,7 +345,6 @@ impl Found {
 struct Selection {
     /// None without rows to archive.
     object: Option<ArchivedObject>,
-    /// Ids of rows that are larger than an object may be.
     too_large: Vec<String>,
 }
 

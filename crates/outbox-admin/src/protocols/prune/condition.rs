@@ -7,7 +7,6 @@ use walrelay_pg_client::{
 
 use crate::protocols::protocol_error::ProtocolError;
 
-/// The rows of a table that may be deleted.
 pub(super) struct Condition {
     pub(super) table: QualifiedName,
     /// SQL condition on a row of `c`, without the age of the event.

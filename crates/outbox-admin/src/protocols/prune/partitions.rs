@@ -127,7 +127,6 @@ pub(super) async fn drop_partitions(
     Ok(dropped)
 }
 
-/// What happened to a partition.
 enum PartitionEnd {
     Dropped(ArchivedRows),
     /// Some of its rows must stay.
@@ -138,7 +137,6 @@ enum PartitionEnd {
     Gone,
 }
 
-/// Returns whether the partition still exists.
 async fn exists(client: &SqlClient, partition: &Partition) -> Result<bool, ProtocolError> {
     let sql = "SELECT to_regclass($1) IS NOT NULL AS is_there";
     let row = client.query_one(sql, &[&partition.name]).await.map_err(PgError::from)?;
