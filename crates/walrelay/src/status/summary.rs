@@ -44,11 +44,9 @@ fn finishing(operation: &OperationReport) -> NextStep {
 /// The status in short: severity, headline and recommended next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// How bad it is.
     pub severity: Severity,
     /// One line of text.
     pub headline: String,
-    /// The recommended next step, or none.
     pub next_step: Option<NextStep>,
 }
 
@@ -85,7 +83,6 @@ impl Summary {
         Self::new(*severity, headline.clone(), next_step.clone())
     }
 
-    /// Returns the report with this summary.
     pub(crate) fn into_report(self, report: StatusReport) -> StatusReport {
         let Self { severity, headline, next_step } = self;
         StatusReport { severity, headline, next_step, ..report }
@@ -291,7 +288,6 @@ impl Summary {
     }
 }
 
-/// Returns the colour of a severity.
 pub(crate) const fn tone_of(severity: Severity) -> Tone {
     match severity {
         Severity::Good => Tone::Good,
