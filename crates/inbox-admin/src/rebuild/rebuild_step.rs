@@ -8,9 +8,7 @@ use crate::event_commands::{EarlierEvents, OperatorDecisions};
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum RebuildStep {
-    /// A fact that is no result.
     Note(RebuildNote),
-    /// A step of a rebuild that reads a subscription of its own.
     Subscription(SubscriptionStep),
     /// Messages that were published since then are applied again.
     ReachesBackTo(SystemTime),
@@ -115,9 +113,16 @@ impl From<SubscriptionStep> for RebuildStep {
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum RebuildChange {
     /// Empties the live tables, and fills them again.
-    InPlace { consumer: String },
+    InPlace {
+        consumer: String,
+    },
     /// Applies events as they were published, without the operators' decisions about them.
-    WithoutDecisions { consumer: String, events: i64 },
-    /// Cancels an unfinished rebuild.
-    Cancel { consumer: String, generation: i64 },
+    WithoutDecisions {
+        consumer: String,
+        events: i64,
+    },
+    Cancel {
+        consumer: String,
+        generation: i64,
+    },
 }
