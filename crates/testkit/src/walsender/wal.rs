@@ -17,7 +17,6 @@ pub struct OutboxTable {
     pub columns: &'static [(&'static str, u32)],
 }
 
-/// A transaction that has not committed.
 #[derive(Debug)]
 pub struct OpenTransaction {
     xid: u32,
@@ -171,7 +170,6 @@ impl Log {
     }
 }
 
-/// The WAL record of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowRecord {
     Own,
