@@ -78,7 +78,6 @@ pub struct Stats {
     /// Deliveries of messages. A redelivery counts again.
     pub messages_delivered: u64,
     pub messages_acknowledged: u64,
-    /// Messages forwarded to a dead-letter topic.
     pub messages_forwarded: u64,
     /// Calls that currently wait for a release.
     pub held: u64,

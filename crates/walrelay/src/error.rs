@@ -39,7 +39,6 @@ pub(crate) enum Error {
     #[error("{}", ProblemList(.0))]
     Config(Vec<Problem>),
 
-    /// A connection to Postgres failed.
     #[error(transparent)]
     Postgres(#[from] PgError),
 

@@ -118,7 +118,6 @@ pub enum RebuildError {
         tables.join(", ")
     )]
     TablesEmptied { consumer: String, tables: Vec<String> },
-    /// The outbox has no rows of the keys.
     #[error("the outbox has no published rows of these keys; nothing has changed")]
     KeysWithoutRows,
     /// Decisions about events of the keys, or events themselves, would be lost.

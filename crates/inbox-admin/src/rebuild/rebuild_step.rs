@@ -113,16 +113,9 @@ impl From<SubscriptionStep> for RebuildStep {
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum RebuildChange {
     /// Empties the live tables, and fills them again.
-    InPlace {
-        consumer: String,
-    },
+    InPlace { consumer: String },
     /// Applies events as they were published, without the operators' decisions about them.
-    WithoutDecisions {
-        consumer: String,
-        events: i64,
-    },
-    Cancel {
-        consumer: String,
-        generation: i64,
-    },
+    WithoutDecisions { consumer: String, events: i64 },
+    /// Cancels an unfinished rebuild.
+    Cancel { consumer: String, generation: i64 },
 }

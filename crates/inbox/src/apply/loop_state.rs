@@ -82,11 +82,10 @@ impl LogRateLimit {
 /// Whether the loop continues or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LoopState {
+    /// The loop continues.
     On,
     /// No new batch starts, and batches in flight may finish until `until`.
-    Draining {
-        until: Instant,
-    },
+    Draining { until: Instant },
 }
 
 /// Whether the inbox may have rows to retry.

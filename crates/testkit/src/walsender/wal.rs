@@ -52,7 +52,6 @@ pub struct Log {
 /// The start position of the WAL, high enough that both halves of a position matter.
 const LOG_START: u64 = 0x1_6B00_0000;
 
-/// The size of a commit record in bytes.
 const COMMIT_BYTES: u64 = 48;
 
 impl Log {

@@ -454,5 +454,4 @@ async fn wait_before_retry(
     Ok(())
 }
 
-/// Pause between attempts at a recovery.
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);

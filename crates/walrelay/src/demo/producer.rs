@@ -27,7 +27,6 @@ pub(crate) struct ProducedRows {
     pub aggregates: u32,
 }
 
-/// Rows per transaction.
 const TRANSACTION_ROWS: u64 = 5;
 
 /// One of this many transactions is rolled back.

@@ -19,7 +19,6 @@ use crate::output::text::{human_bytes, visible};
 /// Lists the rows that need a person.
 const LIST: &str = "walrelay dispatch list";
 
-/// Starts a relay.
 const START: &str = "start the relay: walrelay run";
 
 /// Returns the next step for an unfinished operation that this command finishes.

@@ -89,7 +89,6 @@ impl Emit {
 /// More than any payload that Pub/Sub or jsonb takes.
 const INPUT_BYTES_MAX: u64 = 300 << 20;
 
-/// The argument that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
 fn json_or_dash(text: &str) -> Result<String, String> {

@@ -17,7 +17,6 @@ const COPIES: &str = "a consumer skips copies of the events that its inbox lists
      there are applied again, unless the consumer runs with `--dedupe position`. `walrelay consumer rebuild NAME --key KEY` \
      applies all events of a key again\n";
 
-/// The destination of a replay that is in place.
 const IN_PLACE: &str = "in place";
 
 /// Returns a line about the rows that were left out, or an empty string.
