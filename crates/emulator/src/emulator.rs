@@ -52,7 +52,6 @@ pub struct SubscriptionOptions {
     /// The ack deadline. A streaming pull sets its own. Unlike production, the emulator accepts any
     /// duration here.
     pub ack_deadline: Duration,
-    /// Whether messages of a key are delivered in order.
     pub ordering: Ordering,
 }
 
@@ -62,7 +61,6 @@ impl Default for SubscriptionOptions {
     }
 }
 
-/// The counters of an emulator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stats {
     pub publish_requests: u64,
@@ -80,7 +78,6 @@ pub struct Stats {
     /// Deliveries of messages. A redelivery counts again.
     pub messages_delivered: u64,
     pub messages_acknowledged: u64,
-    /// Messages forwarded to a dead-letter topic.
     pub messages_forwarded: u64,
     /// Calls that currently wait for a release.
     pub held: u64,
@@ -106,7 +103,6 @@ struct Shared {
 }
 
 impl Emulator {
-    /// Creates an emulator without topics.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let broker = Broker::new(options.log, options.stored_bytes_max, options.seed);

@@ -4,15 +4,11 @@
 
 /// The outbox row's id. Consumers recognise duplicates by it.
 pub const EVENT_ID: &str = "event_id";
-/// The type of the event.
 pub const EVENT_TYPE: &str = "event_type";
-/// The type of the aggregate.
 pub const AGGREGATE_TYPE: &str = "aggregate_type";
-/// The id of the aggregate.
 pub const AGGREGATE_ID: &str = "aggregate_id";
 /// The version, which increases within one aggregate.
 pub const VERSION: &str = "version";
-/// The version of the payload's schema.
 pub const SCHEMA_VERSION: &str = "schema_version";
 /// The time of the event: RFC 3339, UTC, microseconds.
 pub const OCCURRED_AT: &str = "occurred_at";

@@ -15,10 +15,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// The maximum bytes of a filter.
 const FILTER_BYTES_MAX: usize = 256;
 
-/// The filter of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionFilter(Expression);
 

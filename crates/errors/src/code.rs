@@ -307,7 +307,6 @@ codes! {
     ConsumerReadsAnotherSubscription "consumer-reads-another-subscription": USAGE, USAGE, USAGE;
     /// A consumer was paused, and a batch that began before has not ended.
     ConsumerBatchRunning "consumer-batch-running": USAGE, USAGE, USAGE;
-    /// Inbox rows would be deleted while Pub/Sub may still redeliver their messages.
     /// The handler fails for every event.
     HandlerFailed "handler-failed": POSTGRES, POSTGRES, POSTGRES;
     /// No handler can be generated for the table.

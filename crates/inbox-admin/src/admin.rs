@@ -25,7 +25,7 @@ pub fn registering(consumer: &str, subscription: &str) -> String {
 ///
 /// # Errors
 ///
-/// Fails if the consumer reads another subscription, or if the database reports an error.
+/// Fails if the consumer reads another subscription.
 pub async fn register(
     client: &SqlClient,
     consumer: &str,
@@ -37,7 +37,6 @@ pub async fn register(
     Ok(is_new)
 }
 
-/// Refuses a registered consumer that reads another subscription.
 async fn refuse_other_subscription(
     client: &SqlClient,
     consumer: &str,
@@ -53,11 +52,7 @@ async fn refuse_other_subscription(
     }
 }
 
-/// Returns the subscription of a consumer.
-///
-/// # Errors
-///
-/// Fails if there is no such consumer, or if the database reports an error.
+/// Fails if there is no such consumer.
 pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, InboxError> {
     refuse_hidden_consumers(client, TableAccess::Read).await?;
     let sql = in_schema!("SELECT subscription FROM public.app_inbox_consumer WHERE consumer = $1");
@@ -72,7 +67,6 @@ pub struct RegisteredConsumer {
     pub subscription: String,
     /// The time since the latest prune horizon, or `None` if no finished event was ever deleted.
     pub pruned_ago: Option<Duration>,
-    /// A rebuild of the consumer that is not finished.
     pub rebuild: Option<UnfinishedRebuild>,
     /// The identity of its row. Consumers of two databases differ in it.
     pub row: String,
@@ -101,11 +95,7 @@ pub async fn registered(
     Ok(rows.iter().map(of).collect())
 }
 
-/// Pauses a consumer.
-///
-/// # Errors
-///
-/// Fails if there is no such consumer, or if the database reports an error.
+/// Fails if there is no such consumer.
 pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     update(client, consumer, "pause", "paused = true").await
 }
@@ -118,8 +108,7 @@ const PAUSE_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 ///
 /// # Errors
 ///
-/// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the database
-/// reports an error.
+/// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied.
 pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     // spliced: the consumer, because a batch of statements takes no parameters.
     // not a command: the name of an advisory lock.
@@ -151,7 +140,7 @@ pub async fn move_unused(
 ///
 /// # Errors
 ///
-/// Fails if row level security hides rows, or if the database reports an error.
+/// Fails if row level security hides rows.
 pub async fn is_unused(client: &SqlClient, consumer: &str) -> Result<bool, InboxError> {
     refuse_hidden(client).await?;
     let row = client.query_one(sql!("admin.sql", "is_unused"), &[&consumer]).await;
@@ -170,11 +159,7 @@ pub async fn other_readers(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Resumes a consumer.
-///
-/// # Errors
-///
-/// Fails if there is no such consumer, or if the database reports an error.
+/// Fails if there is no such consumer.
 pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     update(client, consumer, "resume", "paused = false").await
 }
@@ -185,7 +170,6 @@ const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 /// A new generation, in the live tables.
 #[derive(Debug, Clone, Copy)]
 pub struct NewGeneration<'a> {
-    /// The subscription that the generation reads.
     pub subscription: &'a str,
     /// The SQL that empties the tables.
     pub reset: &'a str,

@@ -66,7 +66,6 @@ impl AuditedTable {
         Self { is_published: format!("{} AND ({condition})", self.is_published), ..self.clone() }
     }
 
-    /// Returns the name of the table.
     #[must_use]
     pub const fn name(&self) -> &QualifiedName {
         &self.table
@@ -233,10 +232,6 @@ impl AuditTarget<'_> {
 }
 
 /// Compares the settled rows of the outbox with the inbox of one consumer, or with a subscription.
-///
-/// # Errors
-///
-/// Fails if one of the databases reports an error.
 pub async fn audit(
     outbox: &SqlClient,
     against: AuditTarget<'_>,

@@ -15,7 +15,6 @@ pub struct ConsumerStatus {
     /// Its generation: 1, and 1 more after each rebuild.
     pub generation: i32,
     pub paused: bool,
-    /// Events of the generation in the inbox.
     pub events: EventCounts,
     /// Keys whose events wait for an earlier event.
     pub keys_held: u64,
@@ -36,11 +35,9 @@ pub struct ConsumerStatus {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct EventCounts {
-    /// Applied events.
     pub done: u64,
     /// Events that need an operator.
     pub dead: u64,
-    /// Events that an operator has discarded.
     pub discarded: u64,
     /// Events that arrived after a later version.
     pub late: u64,
@@ -61,11 +58,7 @@ impl EventCounts {
     }
 }
 
-/// Returns the status of a consumer, as its database shows it.
-///
-/// # Errors
-///
-/// Fails if there is no such consumer, or if the database reports an error.
+/// Fails if there is no such consumer.
 pub async fn consumer_status(
     client: &SqlClient,
     consumer: &str,

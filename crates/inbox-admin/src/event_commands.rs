@@ -17,7 +17,6 @@ use walrelay_inbox::EventFields;
 use walrelay_inbox::InboxError;
 use walrelay_inbox::access::{failed, has_inbox, refuse_hidden, refuse_hidden_changes, unknown};
 
-/// The events to select.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InboxQuery {
     pub state: InboxState,
@@ -66,7 +65,6 @@ pub struct InboxPage<'a> {
     pub position: Option<Position>,
     /// Only events behind the event of this id.
     pub event_id: Option<&'a str>,
-    /// The maximum number of events.
     pub limit: u32,
 }
 
@@ -78,7 +76,6 @@ pub struct InboxEvent {
     /// Its ordering key. Empty: without order.
     pub ordering_key: String,
     pub event_type: Option<String>,
-    /// The version within the aggregate.
     pub version: Option<i64>,
     /// The commit LSN, as Postgres prints it.
     pub commit_lsn: Option<String>,
@@ -86,7 +83,6 @@ pub struct InboxEvent {
     pub occurred_at: Option<SystemTime>,
     /// Time when the event was received first.
     pub received_at: SystemTime,
-    /// Time when the event was finished.
     pub done_at: Option<SystemTime>,
     pub next_attempt_at: Option<SystemTime>,
     /// Whether later events of its key wait for it.
@@ -95,7 +91,6 @@ pub struct InboxEvent {
     pub error_code: Option<String>,
     /// A line for each attempt, newest first.
     pub last_error: Option<String>,
-    /// Size of the stored message in bytes.
     pub message_bytes: u64,
 }
 
@@ -129,7 +124,6 @@ pub struct StoredMessage {
 /// The new contents of a stored message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replacement {
-    /// The new payload.
     pub data: Option<Vec<u8>>,
     /// The new attributes, all of them. The handler reads the event's fields from these from now
     /// on. The event's identity stays.
@@ -155,7 +149,7 @@ impl ConsumerGeneration {
     ///
     /// # Errors
     ///
-    /// Fails if no consumer or several consumers match, or if the database reports an error.
+    /// Fails if no consumer or several consumers match.
     pub async fn find(client: &SqlClient, name: Option<&str>) -> Result<Self, InboxError> {
         refuse_hidden(client).await?;
         let sql = sql!("event_commands.sql", "find");
@@ -239,7 +233,6 @@ impl ConsumerGeneration {
         Ok(rows.iter().map(event_of).collect())
     }
 
-    /// Counts the events that match.
     pub async fn count(&self, client: &SqlClient, query: &InboxQuery) -> Result<u64, InboxError> {
         // spliced: parts that `page` also reads.
         let sql = format!("SELECT count(*) {ROWS} {CONDITION}");
@@ -256,10 +249,6 @@ impl ConsumerGeneration {
     }
 
     /// Returns the first ids of events that begin like this, six at most.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn ids_like(
         &self,
         client: &SqlClient,
@@ -275,7 +264,7 @@ impl ConsumerGeneration {
     ///
     /// # Errors
     ///
-    /// Fails if there is no such event, or if the database reports an error.
+    /// Fails if there is no such event.
     pub async fn show(
         &self,
         client: &SqlClient,
@@ -303,8 +292,7 @@ impl ConsumerGeneration {
     ///
     /// # Errors
     ///
-    /// Fails if an event does not exist or is finished, or if the database reports an error. Events
-    /// before the failing one remain due.
+    /// Fails if an event does not exist or is finished. Events before the failing one remain due.
     pub async fn retry(&self, client: &mut SqlClient, ids: &[String]) -> Result<u64, InboxError> {
         for id in ids {
             let change = Change { set: RETRY, parts: &[], done: "tried again" };
@@ -317,7 +305,7 @@ impl ConsumerGeneration {
     ///
     /// # Errors
     ///
-    /// Fails if the event does not exist or is finished, or if the database reports an error.
+    /// Fails if the event does not exist or is finished.
     pub async fn edit(
         &self,
         client: &mut SqlClient,
@@ -356,7 +344,7 @@ impl ConsumerGeneration {
     ///
     /// # Errors
     ///
-    /// Fails if the event does not exist or is finished, or if the database reports an error.
+    /// Fails if the event does not exist or is finished.
     pub async fn discard(
         &self,
         client: &mut SqlClient,
@@ -473,7 +461,6 @@ const EDITED_AT: &str = "'edited at ' || to_char(clock_timestamp() AT TIME ZONE 
 pub struct OperatorDecisions {
     /// The events whose payload or attributes were replaced.
     pub edited: i64,
-    /// The events that were discarded.
     pub discarded: i64,
     /// The events that are pending or dead.
     pub unfinished: i64,

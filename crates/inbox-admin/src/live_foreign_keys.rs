@@ -92,7 +92,6 @@ impl LiveForeignKey {
 /// A foreign key that does not allow to replace the rows of a live table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignKeyConflict {
-    /// Name of the foreign key.
     pub name: String,
     pub table: String,
     /// The live table, or the table of the schema, that the key references.

@@ -19,10 +19,6 @@ pub const LEFT_OUT: &str = "left_out_by_row_filter";
 const TRACED_BYTES_MAX: u32 = 4_096;
 
 /// Returns the first ids of rows that begin like this, six at most. Reads the whole table.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn outbox_ids_like(
     outbox: &SqlClient,
     table: &QualifiedName,

@@ -30,11 +30,7 @@ pub struct KeyPosition {
 }
 
 impl KeyPosition {
-    /// Reads the position of a key.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the consumer or the key does not exist, or if the database reports an error.
+    /// Fails if the consumer or the key does not exist.
     pub async fn of(
         client: &SqlClient,
         consumer: &str,
@@ -84,7 +80,7 @@ impl KeyPosition {
 ///
 /// # Errors
 ///
-/// Fails if the key has moved since, or if the database reports an error.
+/// Fails if the key has moved since.
 pub async fn reset_key(
     client: &mut SqlClient,
     consumer: &str,

@@ -20,8 +20,7 @@ pub struct Scaffold {
 ///
 /// # Errors
 ///
-/// Fails if the table does not exist, its primary key is not one column, or the database reports an
-/// error.
+/// Fails if the table does not exist, or its primary key is not one column.
 pub async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<Scaffold, InboxError> {
     let sql = sql!("scaffold.sql", "scaffold");
     let rows = client.query(sql, &[&table.to_string()]).await;

@@ -20,7 +20,6 @@ use walrelay_inbox::access::{failed, refuse_hidden_consumers, unknown};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SideBySideRebuild<'a> {
     pub(crate) consumer: &'a str,
-    /// The schema with the tables to fill.
     pub(crate) schema: &'a str,
 }
 
@@ -56,7 +55,6 @@ impl StagedTable {
 /// The database session that has locked a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RebuildHolder {
-    /// The server process.
     pub pid: i32,
     /// The time at which it connected. `None` if the role may not see that.
     pub since: Option<SystemTime>,
@@ -208,8 +206,6 @@ impl SideBySideRebuild<'_> {
         Ok(GenerationDifference { missing: row.get(0), unfinished: row.get(1) })
     }
 
-    /// Waits until no batch of this consumer is being applied, and blocks further batches until the
-    /// transaction ends.
     pub(crate) async fn stop_others(
         &self,
         transaction: &Transaction<'_>,

@@ -104,7 +104,6 @@ impl Pace {
         out < workers && self.not_before.is_none_or(|at| at <= now)
     }
 
-    /// Returns the maximum number of messages of the next batch.
     pub(crate) fn batch_size(&self) -> usize {
         match self.outages.checked_sub(1).filter(|_| self.is_away()) {
             None => self.limit.size(),

@@ -26,7 +26,7 @@ pub enum Standing {
     /// One message, whose earlier batch failed with an error that says nothing about an event. A
     /// healthy message needs little time.
     Doubtful,
-    /// As `IsolatedTurns`, but if the message fails again, the database stores it. Other messages have
+    /// As `Doubtful`, but if the message fails again, the database stores it. Other messages have
     /// passed since its last failure, or the held messages leave no capacity for others.
     ToBeStored,
 }

@@ -92,7 +92,6 @@ impl Leases {
         }
     }
 
-    /// Renews the lease at `now`.
     pub(crate) fn renew(
         &mut self,
         ticket: Ticket,

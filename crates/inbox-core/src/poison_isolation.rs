@@ -43,7 +43,6 @@ const UNPROVEN_ACCIDENTS: u32 = 10;
 
 #[derive(Debug, Clone, Copy)]
 struct IsolationRecord {
-    /// The last failure.
     failure: Failure,
     times: u32,
     /// The number of failures in a batch of one key.
@@ -164,7 +163,6 @@ impl PoisonIsolation {
         may
     }
 
-    /// Returns the maximum number of messages to try together.
     pub(crate) const fn together(&self) -> usize {
         self.together.size()
     }

@@ -19,30 +19,18 @@ pub fn unknown(consumer: &str) -> InboxError {
 }
 
 /// Refuses to read an inbox whose rows row level security hides. Such an inbox would look empty.
-///
-/// # Errors
-///
-/// Fails if rows are hidden, or if the database reports an error.
 pub async fn refuse_hidden(client: &SqlClient) -> Result<(), InboxError> {
     Ok(refuse_hidden_rows(client, &inbox_tables(), TableAccess::Read).await?)
 }
 
 /// Refuses to change events and keys of an inbox with hidden rows, which would silently stay
 /// unchanged.
-///
-/// # Errors
-///
-/// Fails if rows are hidden, or if the database reports an error.
 pub async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), InboxError> {
     Ok(refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Update).await?)
 }
 
 /// Refuses to apply events to an inbox with hidden rows. One error reports all tables, so that one
 /// fix suffices.
-///
-/// # Errors
-///
-/// Fails if rows are hidden, or if the database reports an error.
 pub async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), InboxError> {
     let consumers = refuse_hidden_rows(client, &inbox_tables()[..1], TableAccess::Read).await;
     let events = refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Write).await;
@@ -60,10 +48,6 @@ pub async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), InboxError> 
 }
 
 /// Refuses consumers' rows that row level security hides.
-///
-/// # Errors
-///
-/// Fails if rows are hidden, or if the database reports an error.
 pub async fn refuse_hidden_consumers(
     client: &SqlClient,
     rows: TableAccess,
@@ -72,10 +56,6 @@ pub async fn refuse_hidden_consumers(
 }
 
 /// Returns whether the database has the inbox's tables.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = in_schema!("SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL");
     let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;

@@ -50,7 +50,7 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Fails if one of them does not exist, or if the database or Pub/Sub does not answer.
+    /// Fails if one of them does not exist.
     pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
         settings.refuse_needed_keys()?;
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));

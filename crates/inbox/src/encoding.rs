@@ -9,10 +9,6 @@ use crate::access::failed;
 use crate::error::InboxError;
 
 /// Refuses a consumer's database whose encoding is not UTF-8.
-///
-/// # Errors
-///
-/// Fails if the encoding is another one, or if the database reports an error.
 pub async fn refuse_other_encoding(client: &SqlClient) -> Result<(), InboxError> {
     let row = client.query_typed_one(sql!("encoding.sql", "encoding"), &[]).await;
     let row = row.map_err(failed("read the encoding of the database"))?;

@@ -140,7 +140,6 @@ impl Health {
         self.state().database_problem.clone()
     }
 
-    /// Sets or clears the stream problem. Returns whether the problem changed.
     pub(crate) fn set_stream_problem(&self, problem: Option<String>) -> bool {
         let state = &mut self.state().stream_problem;
         let is_news = *state != problem;
@@ -148,7 +147,6 @@ impl Health {
         is_news
     }
 
-    /// Sets or clears the problem of a deleted topic. Returns whether the problem changed.
     pub(crate) fn set_topic_problem(&self, problem: Option<String>) -> bool {
         let state = &mut self.state().topic_problem;
         let is_news = *state != problem;
@@ -156,7 +154,6 @@ impl Health {
         is_news
     }
 
-    /// Sets or clears the problem of a missing consumer row. Returns whether the problem changed.
     pub(crate) fn set_row_problem(&self, problem: Option<String>) -> bool {
         let state = &mut self.state().row_problem;
         let is_news = *state != problem;
@@ -183,7 +180,6 @@ impl Health {
         self.state().waiting.replace(waiting).is_some()
     }
 
-    /// Returns the counts of pending and dead rows, as the last check found them.
     pub(crate) fn waiting(&self) -> Option<Waiting> {
         self.state().waiting
     }

@@ -26,10 +26,6 @@ pub(crate) struct IdleKeysStep {
 
 /// Deletes some idle keys of the current generation, in one transaction. Keys that a batch has
 /// locked stay.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub(crate) async fn delete_idle_keys(
     client: &SqlClient,
     consumer: &str,

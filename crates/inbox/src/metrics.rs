@@ -87,7 +87,6 @@ pub(crate) struct ReasonLabel {
     pub(crate) reason: &'static str,
 }
 
-/// The consumer's activity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct PhaseLabel {
     /// One of [`Phase::NAMES`].
@@ -145,10 +144,6 @@ impl Metrics {
     }
 
     /// Returns the metrics in Prometheus' text format.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a value cannot be written.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;

@@ -40,7 +40,7 @@ impl OutboxApplier {
     ///
     /// # Errors
     ///
-    /// Fails if no handler or several handlers match, or if the database reports an error.
+    /// Fails if no handler or several handlers match.
     pub async fn new(
         client: &SqlClient,
         consumer: &str,
@@ -75,10 +75,6 @@ impl OutboxApplier {
     }
 
     /// Begins a transaction in which events can be applied.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the database reports an error.
     pub async fn begin<'a>(
         &self,
         client: &'a mut SqlClient,
@@ -101,8 +97,7 @@ impl OutboxApplier {
     ///
     /// # Errors
     ///
-    /// Fails if the handler has written a table outside the schema, or if the database reports an
-    /// error.
+    /// Fails if the handler has written a table outside the schema.
     pub async fn apply(
         &self,
         transaction: &Transaction<'_>,

@@ -56,10 +56,6 @@ static OF_THE_HANDLER: SqlText = SqlText::new(|| sql!("privileges.sql", "of_the_
 static POLICIES: SqlText = SqlText::new(|| sql!("privileges.sql", "policies"));
 
 /// Checks the role's privileges on the inbox.
-///
-/// # Errors
-///
-/// Fails if a privilege is missing, or if the database reports an error.
 pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), InboxError> {
     let functions = FUNCTIONS.map(str::to_owned).to_vec();
     let lacking = missing(client, &OF_THE_INBOX, (&functions, Type::TEXT_ARRAY)).await?;
@@ -74,8 +70,7 @@ pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), Inbox
 ///
 /// # Errors
 ///
-/// Fails if a privilege is missing, if row-level security hides the consumer's row from an update,
-/// or if the database reports an error.
+/// Fails also if row-level security hides the consumer's row from an update.
 pub(crate) async fn refuse_without_retention(client: &SqlClient) -> Result<(), InboxError> {
     let rows =
         client.query_typed(&OF_RETENTION, &[]).await.map_err(failed("read the privileges"))?;
@@ -86,10 +81,6 @@ pub(crate) async fn refuse_without_retention(client: &SqlClient) -> Result<(), I
 
 /// Checks the role's privileges on the handler. The first event shows whether the privileges
 /// suffice for the handler's own actions.
-///
-/// # Errors
-///
-/// Fails if a privilege is missing, or if the database reports an error.
 pub(crate) async fn refuse_without_handler(
     client: &SqlClient,
     handler: &str,

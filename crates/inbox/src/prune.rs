@@ -24,10 +24,6 @@ pub struct PruneStep {
 }
 
 /// Deletes one batch of finished rows. Works through a pooler in transaction mode.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn prune_step(
     client: &SqlClient,
     consumer: &str,

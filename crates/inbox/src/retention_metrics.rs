@@ -29,7 +29,6 @@ impl RetentionMetrics {
         }
     }
 
-    /// Registers names and descriptions.
     pub(crate) fn describe(&self, registry: &mut Registry) {
         let rows = self.rows.clone();
         registry.register("rows_pruned", "Inbox rows deleted by retention", rows);

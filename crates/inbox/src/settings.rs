@@ -183,7 +183,6 @@ impl Settings {
         }
     }
 
-    /// Returns the maximum number of messages held.
     pub(crate) fn messages_held(&self) -> usize {
         let round = self.batch as usize * self.workers as usize;
         (round * ROUNDS_HELD).max(MESSAGES_MIN)

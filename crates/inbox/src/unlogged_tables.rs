@@ -9,10 +9,6 @@ use crate::access::failed;
 use crate::error::InboxError;
 
 /// Returns the unlogged tables of the inbox.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
 pub async fn unlogged_inbox_tables(client: &SqlClient) -> Result<Vec<String>, InboxError> {
     let sql = sql!("unlogged_tables.sql", "unlogged_inbox_tables");
     let rows =
@@ -21,10 +17,6 @@ pub async fn unlogged_inbox_tables(client: &SqlClient) -> Result<Vec<String>, In
 }
 
 /// Refuses an inbox with an unlogged table.
-///
-/// # Errors
-///
-/// Fails if a table is unlogged, or if the database reports an error.
 pub(crate) async fn refuse_unlogged(client: &SqlClient) -> Result<(), InboxError> {
     let tables = unlogged_inbox_tables(client).await?;
     match tables.is_empty() {

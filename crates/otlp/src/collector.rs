@@ -54,10 +54,6 @@ const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/
 
 impl Collector {
     /// Creates a client. Call it inside a Tokio runtime, which drives the connection.
-    ///
-    /// # Errors
-    ///
-    /// The endpoint or the certificate cannot be used.
     pub(crate) fn new(settings: Settings) -> Result<Self, tonic::transport::Error> {
         let attributes = ResourceAttributesWithSchema::from(&resource_of(&settings)).attributes.0;
         let resource = SentResource { attributes, ..SentResource::default() };
@@ -160,10 +156,6 @@ impl Collector {
     }
 
     /// Reads the registry of `/metrics`.
-    ///
-    /// # Errors
-    ///
-    /// A value cannot be encoded.
     pub(crate) fn metrics_request(
         &self,
         registry: &Registry,

@@ -24,10 +24,6 @@ pub enum CollectorCheckError {
 }
 
 /// Sends an empty request, which leaves no trace, and waits at most `patience` for the answer.
-///
-/// # Errors
-///
-/// The collector would not accept telemetry.
 pub async fn try_out(settings: Settings, patience: Duration) -> Result<(), CollectorCheckError> {
     let collector = Collector::new(settings);
     let collector = collector.map_err(|error| CollectorCheckError::Settings(error.to_string()))?;

@@ -49,10 +49,6 @@ impl Exporter {
     /// runtime.
     ///
     /// `dropped` counts spans that are lost because the queue is full or the collector fails.
-    ///
-    /// # Errors
-    ///
-    /// The certificate cannot be used.
     pub fn start(
         settings: Settings,
         figures: Figures,

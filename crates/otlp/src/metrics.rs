@@ -23,10 +23,6 @@ pub(crate) struct Times {
 }
 
 /// Reads all metrics that have a sample.
-///
-/// # Errors
-///
-/// The registry cannot be written as text.
 pub(crate) fn metrics(registry: &Registry, times: Times) -> Result<Vec<Metric>, fmt::Error> {
     let mut text = String::new();
     encode(&mut text, registry)?;

@@ -26,23 +26,17 @@ pub enum RootSampler {
 /// The name or argument of a sampler is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SamplingError {
-    /// The name is invalid.
     #[error(
         "one of parentbased_always_on, parentbased_always_off, parentbased_traceidratio, always_on, \
          always_off, traceidratio"
     )]
     Name,
-    /// The argument is invalid.
     #[error("a share from 0 to 1, as in 0.1")]
     Share,
 }
 
 impl Sampling {
     /// Parses `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`, with the standard's defaults.
-    ///
-    /// # Errors
-    ///
-    /// The name or the share is invalid.
     pub fn of(name: Option<&str>, share: Option<&str>) -> Result<Self, SamplingError> {
         let name = name.unwrap_or("parentbased_always_on");
         let (follows_rows, root) = match name.strip_prefix("parentbased_") {

@@ -11,7 +11,6 @@ use crate::sampling::Sampling;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The address of the collector.
     pub endpoint: Endpoint,
     pub headers: Headers,
     /// The certificate authorities for the collector's certificate in PEM, instead of the public

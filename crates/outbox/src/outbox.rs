@@ -19,10 +19,6 @@ impl Outbox {
     }
 
     /// Writes one event, as [`emit`](crate::emit()) does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`emit`](crate::emit()).
     pub async fn emit<T: Transaction>(
         &self,
         transaction: T,
@@ -33,10 +29,6 @@ impl Outbox {
     }
 
     /// Writes one event unless the key has one, as [`emit_once`](crate::emit_once()) does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`emit_once`](crate::emit_once()).
     pub async fn emit_once<T: Transaction>(
         &self,
         transaction: T,

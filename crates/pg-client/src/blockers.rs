@@ -70,10 +70,6 @@ impl fmt::Display for Blockers {
 }
 
 /// Returns the process id of a session.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn backend_pid(client: &Client) -> Result<i32, SqlError> {
     let row = client
         .query_typed_one("SELECT pg_backend_pid() AS pid", &[])
@@ -83,10 +79,6 @@ pub async fn backend_pid(client: &Client) -> Result<i32, SqlError> {
 }
 
 /// Returns the sessions that block the session with this process id. Empty if nothing blocks it.
-///
-/// # Errors
-///
-/// The server refused the statement, or the connection ended.
 pub async fn blockers(client: &Client, pid: i32) -> Result<Blockers, SqlError> {
     let sql = sql!("blockers.sql", "blockers");
     let rows = client

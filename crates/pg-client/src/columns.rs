@@ -62,7 +62,7 @@ impl TimeType {
 ///
 /// # Errors
 ///
-/// There is no such table, the server refused, or the connection ended.
+/// There is no such table.
 pub async fn read_columns(
     client: &Client,
     table: &QualifiedName,

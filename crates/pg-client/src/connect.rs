@@ -126,10 +126,6 @@ pub(crate) async fn connect_unwatched(config: &ConnectConfig) -> Result<SqlClien
 
 /// Connects for SQL that reads rows of an outbox. Values have the same text as in the replication
 /// stream, so that they can be compared with event ids and keys on record.
-///
-/// # Errors
-///
-/// As for [`connect_sql`].
 pub async fn connect_outbox(config: &ConnectConfig) -> Result<SqlClient, PgError> {
     let client = connect_sql(config).await?;
     client.batch_execute(&value_formats_sql()).await?;

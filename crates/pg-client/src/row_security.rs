@@ -38,10 +38,6 @@ impl TableAccess {
 /// Refuses to say anything of tables, or to change them, where row level security hides their rows from the
 /// role. Tables that are not there, and those without a grant, are left to the statement that meets them: the
 /// server names them.
-///
-/// # Errors
-///
-/// Rows are hidden, the server refused the statement, or the connection ended.
 pub async fn refuse_hidden_rows(
     client: &Client,
     tables: &[QualifiedName],

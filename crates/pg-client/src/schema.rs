@@ -152,10 +152,6 @@ impl FromStr for Schema {
 }
 
 /// Sets the schema of our objects for this process. Call it before the first statement.
-///
-/// # Errors
-///
-/// Another schema was set before.
 pub fn set_schema(wanted: Schema) -> Result<(), SchemaAlreadySet> {
     let used = CHOSEN.get_or_init(|| wanted.clone());
     match *used == wanted {

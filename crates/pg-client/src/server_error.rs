@@ -188,10 +188,6 @@ impl ServerError {
     }
 
     /// Reads the fields of an ErrorResponse or NoticeResponse.
-    ///
-    /// # Errors
-    ///
-    /// The fields are malformed.
     pub fn from_fields(mut fields: ErrorFields<'_>) -> io::Result<Self> {
         let mut error = Self::default();
         while let Some(field) = fields.next()? {

@@ -102,7 +102,6 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
         self.received = self.received.max(lsn);
     }
 
-    /// Returns the highest position that the server has sent.
     #[must_use]
     pub const fn received_to(&self) -> Lsn {
         self.received

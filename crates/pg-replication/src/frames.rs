@@ -44,7 +44,6 @@ pub struct Frames<R> {
 
 /// The state of a frame that is too large for the buffer.
 enum LargeFrame {
-    /// No large frame.
     None,
     /// A large frame that has not arrived completely.
     Arriving(Condenser),
@@ -111,10 +110,6 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     }
 
     /// Returns the next frame if it has already been read. Performs no I/O.
-    ///
-    /// # Errors
-    ///
-    /// As [`Frames::next`].
     pub fn buffered(&mut self) -> Result<Option<Frame<'_>>, PgError> {
         match self.take_frame()? {
             Some(place) => Frame::parse(self.bytes(place)).map(Some).map_err(PgError::Frame),

@@ -9,7 +9,6 @@ use walrelay_pg_client::{QualifiedName, quote_identifier, sql};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicationState {
     pub name: String,
-    /// Tables that it includes beyond those it lists.
     pub scope: PublicationScope,
     pub publishes: Vec<Operation>,
     pub tables: Vec<PublishedTable>,
@@ -32,13 +31,9 @@ pub enum PublicationScope {
 /// An operation that a publication can publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
-    /// New rows.
     Insert,
-    /// Changed rows.
     Update,
-    /// Removed rows.
     Delete,
-    /// Emptied tables.
     Truncate,
 }
 
@@ -73,8 +68,7 @@ impl PublicationState {
 ///
 /// # Errors
 ///
-/// The role does not own the publication, the server refused the statement, or the connection
-/// ended.
+/// The role does not own the publication.
 pub async fn drop_publication(client: &Client, name: &str) -> Result<(), SlotError> {
     let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_identifier(name));
     let dropped = client.batch_execute(&sql).await;

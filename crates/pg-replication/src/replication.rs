@@ -51,10 +51,8 @@ pub type NetworkFeedback = Feedback<WriteHalf<Stream>>;
 /// The content of the startup message, and the credentials for the server's authentication request.
 #[derive(Debug, Clone)]
 pub struct Startup<'a> {
-    /// Name of the role.
     pub user: &'a str,
     pub database: &'a str,
-    /// Value of `application_name`.
     pub application_name: &'a str,
     /// Password, for authentication methods that need one.
     pub password: Option<&'a Secret>,
@@ -72,7 +70,6 @@ pub struct SystemIdentity {
     pub timeline: u32,
     /// End of the WAL that is safely on disk.
     pub xlogpos: Lsn,
-    /// Name of the connected database.
     pub database: String,
 }
 
@@ -100,10 +97,6 @@ pub struct ReplicationConnection<S> {
 impl ReplicationConnection<Stream> {
     /// Connects with server settings for this session only, such as
     /// `("wal_sender_timeout", "15s")`, and without the time limits of the role.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect_sql`](crate::connect_sql).
     pub async fn connect(
         config: &ConnectConfig,
         settings: &[(&str, &str)],
@@ -212,10 +205,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
     }
 
     /// Reads the identity of the server, in its current history and start (I11).
-    ///
-    /// # Errors
-    ///
-    /// The query fails, or its answer is not a timeline.
     pub async fn server_identity(
         &mut self,
         system: &SystemIdentity,
@@ -229,10 +218,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
     }
 
     /// Reads the session's `wal_sender_timeout`. `None` if it is off.
-    ///
-    /// # Errors
-    ///
-    /// The query fails, or its answer is not a number.
     pub async fn wal_sender_timeout(&mut self) -> Result<Option<Duration>, PgError> {
         // `pg_settings` returns plain milliseconds, but SHOW returns a number with a unit.
         let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
@@ -280,8 +265,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
     ///
     /// # Errors
     ///
-    /// The slot is active ([`ServerErrorKind::SlotActive`]), missing or invalidated, or the server
-    /// refuses for another reason. The connection is then lost.
+    /// The slot is active ([`ServerErrorKind::SlotActive`]), missing or invalidated. The connection
+    /// is then lost.
     pub async fn start(
         mut self,
         slot: &str,

@@ -23,11 +23,6 @@ pub fn retention_of(bytes: i64) -> WalRetentionLimit {
     u64::try_from(bytes).map_or(WalRetentionLimit::Unlimited, WalRetentionLimit::Bytes)
 }
 
-/// Reads the limit.
-///
-/// # Errors
-///
-/// The server refuses the statement.
 pub async fn read_retention(client: &Client) -> Result<WalRetentionLimit, SlotError> {
     let row = client
         .query_typed_one(&format!("SELECT {RETENTION}"), &[])

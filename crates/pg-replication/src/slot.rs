@@ -22,7 +22,6 @@ pub struct SlotState {
     pub name: String,
     /// Output plugin. None for a physical slot.
     pub plugin: Option<String>,
-    /// Logical or physical.
     pub slot_type: SlotType,
     /// The database that the slot decodes. None for a physical slot.
     pub database: Option<String>,
@@ -169,10 +168,6 @@ pub async fn read_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
 }
 
 /// Reads this database's pgoutput slots whose names begin with `prefix`, except slots of relays.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
 pub async fn read_slots(client: &Client, prefix: &str) -> Result<Vec<SlotState>, SlotError> {
     // spliced: SLOTS, which `read_slot` also begins with.
     let sql = format!(
@@ -197,8 +192,7 @@ static SLOTS: SqlText = SqlText::new(|| sql!("slot.sql", "slots"));
 ///
 /// # Errors
 ///
-/// The name is not a valid slot name, the server is too old for failover, or the server refused
-/// the statement.
+/// The name is not a valid slot name, or the server is too old for failover.
 pub async fn create_slot(
     client: &Client,
     name: &str,
@@ -222,7 +216,7 @@ pub async fn create_slot(
 ///
 /// # Errors
 ///
-/// The slot is in use, lost, or already past `lsn`, or the server refused for another reason.
+/// The slot is in use, lost, or already past `lsn`.
 pub async fn advance_slot(client: &Client, name: &str, lsn: Lsn) -> Result<Lsn, SlotError> {
     let sql = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2)";
     let target = PgLsn::from(lsn.as_u64());
@@ -234,7 +228,7 @@ pub async fn advance_slot(client: &Client, name: &str, lsn: Lsn) -> Result<Lsn, 
 ///
 /// # Errors
 ///
-/// There is no such slot, it is in use, or the server refused for another reason.
+/// There is no such slot, or it is in use.
 pub async fn drop_slot(client: &Client, name: &str) -> Result<(), SlotError> {
     if read_slot(client, name).await?.is_none() {
         return Err(SlotError::SlotMissing { slot: name.to_owned() });
@@ -273,7 +267,6 @@ pub async fn read_version(client: &Client) -> Result<i32, SlotError> {
     Ok(row.get("number"))
 }
 
-/// Reads the server's major version.
 pub(crate) async fn server_major(client: &Client) -> Result<u32, SlotError> {
     Ok(read_version(client).await?.unsigned_abs() / 10_000)
 }

@@ -10,7 +10,6 @@ pub enum SlotError {
     #[error(transparent)]
     Sql(#[from] SqlError),
 
-    /// There is no such slot.
     #[error("slot {slot:?} does not exist")]
     SlotMissing { slot: String },
 

@@ -13,7 +13,6 @@ pub const FRAME_BYTES_MAX_DEFAULT: usize = 40 << 20;
 /// them.
 pub const VALUE_BYTES_MAX_DEFAULT: usize = 20_000_002;
 
-/// The timers and limits of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamSettings {
     /// Maximum bytes of a message that is kept whole. Memory grows to it only while such a message

@@ -42,13 +42,11 @@ pub enum StartError {
     /// A file or directory of the server could not be created.
     #[error("prepare {}", path.display())]
     Storage {
-        /// The file or directory.
         path: PathBuf,
         #[source]
         source: io::Error,
     },
 
-    /// No port could be bound.
     #[error("no free port on 127.0.0.1 after {attempts} attempts")]
     NoFreePort {
         /// The number of ports that were tried.
@@ -64,11 +62,7 @@ pub enum StartError {
 
     /// The server accepted no connection in time.
     #[error("the server accepted no connection within {waited:?}; its log ends with:\n{log}")]
-    NotReady {
-        waited: Duration,
-        /// The last lines of the server's log.
-        log: String,
-    },
+    NotReady { waited: Duration, log: String },
 
     /// A restart could not stop the running server first.
     #[error("stop the server before starting it again")]
@@ -86,9 +80,5 @@ pub enum StopError {
     #[error(
         "the server was still running {waited:?} after it was told to stop; its log ends with:\n{log}"
     )]
-    StillRunning {
-        waited: Duration,
-        /// The last lines of the server's log.
-        log: String,
-    },
+    StillRunning { waited: Duration, log: String },
 }

@@ -58,10 +58,6 @@ impl PrivatePostgres {
     }
 
     /// As [`start`](Self::start), but slower and with a unique system identifier.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
     pub fn start_with_own_identity(
         installation: &Installation,
         settings: &[(&str, &str)],
@@ -129,13 +125,11 @@ impl PrivatePostgres {
         format!("postgresql://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Returns the binaries that the server runs on.
     #[must_use]
     pub fn installation(&self) -> &Installation {
         &self.installation
     }
 
-    /// Returns the last lines of the server's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         self.storage.log_tail()
@@ -162,10 +156,6 @@ impl PrivatePostgres {
 
     /// Ends the server at once without a checkpoint. As after a crash, the next start recovers from
     /// the WAL.
-    ///
-    /// # Errors
-    ///
-    /// [`StopError`] when the server does not end.
     pub fn crash(&mut self) -> Result<(), StopError> {
         self.stop(Signal::ImmediateStop)
     }
@@ -180,7 +170,6 @@ impl PrivatePostgres {
         self.launch()
     }
 
-    /// Reports whether the server process is running.
     pub fn is_running(&mut self) -> bool {
         self.supervisor.as_mut().is_some_and(|supervisor| !supervisor.has_ended())
     }

@@ -94,7 +94,6 @@ impl Supervisor {
         }
     }
 
-    /// Reports whether the server has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))
     }

@@ -73,10 +73,6 @@ impl Admin {
     }
 
     /// Whether `topic` (`projects/P/topics/T`) exists.
-    ///
-    /// # Errors
-    ///
-    /// The service did not answer, or denies access: roles/pubsub.viewer is needed.
     pub async fn topic_exists(&self, topic: &str) -> Result<bool, PubsubError> {
         Ok(self.topic(topic).await?.is_some())
     }
@@ -85,7 +81,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// The service did not answer, or denies access: roles/pubsub.viewer is needed.
+    /// The account lacks roles/pubsub.viewer.
     pub async fn topic(&self, topic: &str) -> Result<Option<Box<Topic>>, PubsubError> {
         let call = async || {
             let message = GetTopicRequest { topic: topic.to_owned() };
@@ -96,10 +92,6 @@ impl Admin {
     }
 
     /// Creates `topic`. An existing topic stays unchanged.
-    ///
-    /// # Errors
-    ///
-    /// The service did not answer, or refused.
     pub async fn create_topic(
         &self,
         topic: &str,

@@ -62,10 +62,6 @@ impl GoogleTokens {
     }
 
     /// Returns a valid token. The library keeps it until shortly before it expires.
-    ///
-    /// # Errors
-    ///
-    /// The token cannot be had, or not in time.
     pub async fn get(&self) -> Result<String, PubsubError> {
         let failed = |reason: String| PubsubError::Credentials(reason.into());
         let waited = TOKEN_TIMEOUT.as_secs();

@@ -20,7 +20,6 @@ pub(crate) struct Method {
 }
 
 impl Method {
-    /// Calls the method for the resource `name`.
     pub(crate) async fn call<Q, R>(
         &self,
         authorised: &AuthorisedChannel,

@@ -30,8 +30,7 @@ impl IamBinding {
     ///
     /// # Errors
     ///
-    /// The service did not answer, or refused: roles/pubsub.admin is needed. Also fails if another
-    /// client changed the policy at the same time.
+    /// The account lacks roles/pubsub.admin, or another client changed the policy at the same time.
     pub async fn grant(&self, endpoint: &Endpoint) -> Result<bool, PubsubError> {
         let authorised = AuthorisedChannel::open(endpoint)?;
         self.grant_on(&authorised).await.map_err(|status| PubsubError::Policy {

@@ -41,7 +41,7 @@ impl SubscriptionBacklog {
     ///
     /// # Errors
     ///
-    /// The service did not answer, or denies access: roles/monitoring.viewer is needed.
+    /// The account lacks roles/monitoring.viewer.
     pub async fn read(
         endpoint: &Endpoint,
         subscription: &str,

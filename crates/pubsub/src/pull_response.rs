@@ -78,10 +78,6 @@ pub struct MalformedMessage;
 
 impl ReceivedMessage {
     /// Reads the message.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are not a `PubsubMessage`, or the message has no id.
     pub fn message(&self) -> Result<MessageRef<'_>, MalformedMessage> {
         MessageRef::of(&self.message)
     }
@@ -112,10 +108,6 @@ pub struct MessageRef<'a> {
 
 impl<'a> MessageRef<'a> {
     /// Reads an encoded `PubsubMessage`.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are not a `PubsubMessage`, or the message has no id.
     pub fn of(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         Self::read(bytes).ok_or(MalformedMessage)
     }

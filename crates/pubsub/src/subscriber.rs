@@ -108,10 +108,6 @@ impl Subscriber {
     }
 
     /// Acknowledges messages without a stream.
-    ///
-    /// # Errors
-    ///
-    /// The service did not answer, or refused.
     pub async fn acknowledge(
         &self,
         subscription: &str,
@@ -123,10 +119,6 @@ impl Subscriber {
     }
 
     /// Makes messages available for redelivery at once, without a stream.
-    ///
-    /// # Errors
-    ///
-    /// The service did not answer, or refused.
     pub async fn hand_back(&self, subscription: &str, ack_ids: Vec<String>) -> Result<(), Status> {
         let message = ModifyAckDeadlineRequest {
             subscription: subscription.to_owned(),
@@ -139,10 +131,6 @@ impl Subscriber {
 
     /// The settings of a subscription (`projects/P/subscriptions/S`), or `None` if it does not
     /// exist.
-    ///
-    /// # Errors
-    ///
-    /// The service did not answer, or denies access.
     pub async fn subscription(&self, name: &str) -> Result<Option<Subscription>, PubsubError> {
         const ACTION: &str = "look up";
         let message = GetSubscriptionRequest { subscription: name.to_owned() };
@@ -160,10 +148,6 @@ impl Subscriber {
 
     /// Creates a subscription. Returns false if one with that name exists. The existing one stays
     /// unchanged.
-    ///
-    /// # Errors
-    ///
-    /// The service did not answer, or refused.
     pub async fn create_subscription(&self, wanted: Subscription) -> Result<bool, PubsubError> {
         const ACTION: &str = "create";
         let name = wanted.name.clone();
@@ -179,10 +163,6 @@ impl Subscriber {
     }
 
     /// Deletes a subscription and its messages. A missing subscription counts as deleted.
-    ///
-    /// # Errors
-    ///
-    /// The service did not answer, or refused.
     pub async fn delete_subscription(&self, name: &str) -> Result<(), PubsubError> {
         let message = DeleteSubscriptionRequest { subscription: name.to_owned() };
         let answer = match self.short(name, message).await {
@@ -197,10 +177,6 @@ impl Subscriber {
     }
 
     /// Seeks a subscription to a time. All messages published since count as not acknowledged.
-    ///
-    /// # Errors
-    ///
-    /// The service did not answer, or refused.
     pub async fn seek(&self, name: &str, time: SystemTime) -> Result<(), PubsubError> {
         let target = proto::seek_request::Target::Time(time.into());
         let message = SeekRequest { subscription: name.to_owned(), target: Some(target) };

@@ -18,10 +18,6 @@ pub struct Background {
 impl Background {
     /// Starts a server. `serve` receives the listener and runs until it ends or this value is
     /// dropped.
-    ///
-    /// # Panics
-    ///
-    /// No port is free.
     pub fn start<F: Future<Output = ()>>(
         what: &'static str,
         serve: impl FnOnce(TcpListener) -> F + Send + 'static,
@@ -43,7 +39,6 @@ impl Background {
         Self { what, address, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Returns the address that the server listens on.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address

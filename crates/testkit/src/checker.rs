@@ -21,7 +21,6 @@ pub struct Committed {
 pub struct Stored {
     /// Attribute `event_id`.
     pub event_id: String,
-    /// The message's ordering key.
     pub key: String,
     /// Attribute `commit_lsn`, as `16/B374D848`.
     pub commit_lsn: String,
@@ -30,7 +29,6 @@ pub struct Stored {
     pub data: Vec<u8>,
 }
 
-/// The checker's findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Event ids that were committed and never stored.
@@ -93,7 +91,6 @@ fn write_findings<T: fmt::Debug>(
     if found.is_empty() { Ok(()) } else { writeln!(out, "{what}: {} {shown:?}", found.len()) }
 }
 
-/// Compares the committed rows with the messages that the topic stored.
 #[must_use]
 pub fn check(committed: &[Committed], stored: &[Stored]) -> Verdict {
     let expected: BTreeMap<&str, &Committed> =

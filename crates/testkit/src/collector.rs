@@ -20,7 +20,6 @@ use tokio::task::JoinSet;
 
 use crate::background_server::Background;
 
-/// A collector that keeps all received data.
 #[derive(Debug)]
 pub struct Collector {
     kept: TelemetryStore,
@@ -44,7 +43,6 @@ pub struct Kept {
 struct TelemetryStore(Arc<Mutex<Kept>>);
 
 impl Collector {
-    /// Starts a collector on a random port.
     #[must_use]
     pub fn start() -> Self {
         let kept = TelemetryStore::default();
@@ -58,7 +56,6 @@ impl Collector {
         format!("http://{}", self.server.address())
     }
 
-    /// Returns the data received so far.
     #[must_use]
     pub fn kept(&self) -> Kept {
         self.kept.lock().clone()

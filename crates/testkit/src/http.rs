@@ -6,10 +6,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// Gets `path` from `address` (`127.0.0.1:8080`). Returns the status code and the body.
-///
-/// # Errors
-///
-/// The connection fails, or the server does not speak HTTP.
 pub async fn http_get(address: &str, path: &str) -> io::Result<(u16, String)> {
     let mut socket = TcpStream::connect(address).await?;
     // An HTTP/1.0 response is not chunked and ends with the connection.

@@ -75,9 +75,7 @@ enum From {
 /// The settings of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// The treatment of an event whose preceding version is missing.
     pub on_gap: OnGap,
-    /// The treatment of a key with a dead event.
     pub on_dead: OnDead,
     /// The number of failed attempts after which an event is dead.
     pub max_attempts: u32,
@@ -89,7 +87,6 @@ pub enum Status {
     Done,
     /// Applied behind its key's position.
     Late,
-    /// Waits for its next attempt.
     Retrying,
     /// Failed, and not retried without an operator.
     Dead,
@@ -123,9 +120,7 @@ pub struct Row {
     pub message: Message,
     pub status: Status,
     pub attempts: u32,
-    /// The time of the next attempt.
     pub due: Due,
-    /// The reason why the row is not applied.
     pub code: Option<Code>,
 }
 
@@ -182,7 +177,6 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Creates an empty inbox.
     #[must_use]
     pub const fn new(rules: Rules) -> Self {
         Self { rules, rows: BTreeMap::new(), keys: BTreeMap::new(), applied: Vec::new() }

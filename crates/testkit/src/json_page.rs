@@ -10,10 +10,6 @@ const PAGE: &str = include_str!("../../../docs/reference/json.md");
 /// Asserts that the page's section of a command has an example and a table with exactly the
 /// fields of the struct. In `sample` every optional field has a value, and every list has an
 /// element.
-///
-/// # Panics
-///
-/// The page has no such section, or its fields differ.
 pub fn assert_documented(command: &str, sample: &impl Serialize) {
     let section = section(command).unwrap_or_else(|| panic!("json.md: no ## {command}"));
     let fields = fields(&serde_json::to_value(sample).expect("the struct is JSON"));

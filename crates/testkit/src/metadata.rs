@@ -21,19 +21,11 @@ pub struct MetadataServer {
 
 impl MetadataServer {
     /// Starts the server on a free port.
-    ///
-    /// # Errors
-    ///
-    /// No port is free.
     pub async fn start() -> io::Result<Self> {
         Self::start_after(0).await
     }
 
     /// As [`start`](Self::start), but answers the first `unavailable` requests with 503.
-    ///
-    /// # Errors
-    ///
-    /// No port is free.
     pub async fn start_after(unavailable: usize) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

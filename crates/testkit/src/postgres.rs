@@ -112,19 +112,10 @@ impl TestClient {
     }
 
     /// Connects, for callers that can proceed without a connection.
-    ///
-    /// # Errors
-    ///
-    /// The server cannot be reached or refuses the session.
     pub async fn try_connect(url: &str) -> Result<Self, tokio_postgres::Error> {
         Self::open(&url.parse()?).await
     }
 
-    /// Connects with this configuration.
-    ///
-    /// # Errors
-    ///
-    /// The server cannot be reached or refuses the session.
     pub async fn open(config: &Config) -> Result<Self, tokio_postgres::Error> {
         let (client, connection) = config.connect(NoTls).await?;
         let mut tasks = JoinSet::new();
@@ -264,7 +255,6 @@ impl TestDatabase {
         Self { server_url, name, url, client, server_version }
     }
 
-    /// Returns the connection string of this database.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -277,7 +267,6 @@ impl TestDatabase {
         &self.name
     }
 
-    /// Returns a connection to this database.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
@@ -288,7 +277,6 @@ impl TestDatabase {
         self.server_version
     }
 
-    /// Opens another connection to this database.
     pub async fn connect(&self) -> TestClient {
         TestClient::connect(&self.url).await
     }

@@ -76,10 +76,6 @@ pub fn send(process: &Child, signal: Signal) -> io::Result<()> {
 }
 
 /// Waits until a process has ended by itself. Returns `None` when it has not ended within `limit`.
-///
-/// # Errors
-///
-/// The state of the process cannot be read.
 pub async fn ended(process: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let begin = Instant::now();
     loop {

@@ -103,7 +103,6 @@ impl Proxy {
         Self { address, condition, counters, _acceptor: acceptor }
     }
 
-    /// Returns the address that clients connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -125,7 +124,6 @@ impl Proxy {
         self.condition.send_modify(|condition| condition.network = network);
     }
 
-    /// Returns the number of connections accepted so far.
     #[must_use]
     pub fn accepted_count(&self) -> usize {
         self.counters.accepted.load(Ordering::SeqCst)

@@ -54,7 +54,6 @@ impl RelayCommand {
         Some(Self { command, http_address: None })
     }
 
-    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
@@ -128,7 +127,6 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
@@ -178,7 +176,6 @@ impl Relay {
         .await;
     }
 
-    /// Sends a signal. A signal to a process that has ended is lost.
     pub fn signal(&self, signal: Signal) {
         process::send(&self.process, signal).expect("run kill");
     }
@@ -213,12 +210,10 @@ impl Relay {
         self.wait_ended(deadline).await.code()
     }
 
-    /// Kills the process, even a frozen one.
     pub fn kill(&mut self) {
         process::kill(&mut self.process);
     }
 
-    /// Returns the peak memory in bytes. `None` when the process has ended or /proc is missing.
     #[must_use]
     pub fn peak_memory_bytes(&self) -> Option<u64> {
         process::peak_memory_bytes(self.pid())

@@ -36,22 +36,18 @@ pub enum Seen {
     Started {
         /// The slot's position.
         confirmed_flush: u64,
-        /// The session that streams.
         holder: SlotHolder,
     },
     /// The last byte of a row was written to the socket.
     Row {
         /// The start of the row's commit record.
         commit_lsn: u64,
-        /// The index of the row in its transaction.
         tx_index: u32,
     },
     /// Streaming of a copy of the anchor has started. Reading or confirming the copy does not move
     /// the live slot.
     CopyStarted {
-        /// The start position.
         from: u64,
-        /// The `application_name` of the session.
         application_name: String,
     },
     /// A keepalive was written while a transaction was being sent.
@@ -66,7 +62,6 @@ pub enum Seen {
         /// The highest position sent to this connection, or its start position.
         told: u64,
     },
-    /// The connection has ended.
     Ended,
 }
 
@@ -75,7 +70,6 @@ pub enum Seen {
 pub struct SlotHolder {
     /// The id of its server process.
     pub pid: i32,
-    /// Its `application_name`.
     pub application_name: String,
 }
 
@@ -197,13 +191,11 @@ impl ScriptedServer {
         self.state().log.end()
     }
 
-    /// Returns the slot's position.
     #[must_use]
     pub fn confirmed_flush(&self) -> u64 {
         self.state().confirmed_flush
     }
 
-    /// Returns the slot's position after a crash.
     #[must_use]
     pub fn confirmed_flush_written(&self) -> u64 {
         self.state().confirmed_flush_written
@@ -230,10 +222,6 @@ impl ScriptedServer {
     }
 
     /// Creates the slot at this position, which is persistent from the start.
-    ///
-    /// # Errors
-    ///
-    /// The slot exists already.
     pub fn make_slot(&self, at: u64) -> Result<(), SlotExists> {
         self.change(|state| match state.slot {
             ObjectState::There => Err(SlotExists),
@@ -312,7 +300,6 @@ impl ScriptedServer {
         self.state().is_in_recovery()
     }
 
-    /// Returns the session that streams.
     #[must_use]
     pub fn holder(&self) -> Option<SlotHolder> {
         self.state().holder.clone()
@@ -409,14 +396,12 @@ impl State {
     }
 }
 
-/// The error for a slot name that exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotExists;
 
 /// The name of the slot that the relay streams. Any other slot name is a copy of the anchor.
 pub const LIVE_SLOT: &str = "walrelay";
 
-/// The error of a refused command.
 struct Refusal {
     code: &'static str,
     text: String,

@@ -29,7 +29,6 @@ use crate::error::fixes::names::{
 /// Every error that ends a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The relay stopped.
     #[error(transparent)]
     Relay(#[from] RelayError),
 
@@ -37,11 +36,9 @@ pub(crate) enum Error {
     #[error(transparent)]
     Inbox(#[from] InboxError),
 
-    /// The configuration has these problems.
     #[error("{}", ProblemList(.0))]
     Config(Vec<Problem>),
 
-    /// A connection to Postgres failed.
     #[error(transparent)]
     Postgres(#[from] PgError),
 
@@ -60,11 +57,9 @@ pub(crate) enum Error {
     /// The role of a read-only command lacks a permission.
     #[error("the role may not read {side}")]
     MayNotLook {
-        /// The database.
         side: DatabaseSide,
         /// The statements that open the relay's table of the case to the role.
         grant: Option<String>,
-        /// The refused action.
         #[source]
         source: Box<Error>,
     },
@@ -74,17 +69,13 @@ pub(crate) enum Error {
     Held {
         /// The session that holds the slot, and its purpose.
         holder: String,
-        /// The action that failed.
         #[source]
         source: Box<Error>,
     },
 
-    /// The process cannot listen on an address.
     #[error("listen on {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -92,7 +83,6 @@ pub(crate) enum Error {
     /// The command refuses, or ends without the result that the user wants.
     #[error("{what}")]
     Refused {
-        /// The code.
         code: Code,
         /// The refusal or the result, with its reason.
         what: String,
@@ -103,9 +93,7 @@ pub(crate) enum Error {
     /// A file named on the command line cannot be read.
     #[error("read {path}")]
     File {
-        /// Path of the file.
         path: String,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -113,22 +101,17 @@ pub(crate) enum Error {
     /// Standard output, a socket, or another resource of this machine failed.
     #[error("{action}")]
     Io {
-        /// The attempted action.
         action: String,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
 
-    /// A replay cannot start, or did not reach its end.
     #[error(transparent)]
     Replay(Box<ReplayError>),
 
-    /// A rebuild refused to begin, or ended early.
     #[error(transparent)]
     Rebuild(Box<RebuildError>),
 
-    /// A signal ended a command before its end.
     #[error("stopped by a signal before it was done")]
     Interrupted,
 }
@@ -136,9 +119,7 @@ pub(crate) enum Error {
 /// One of the two databases of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DatabaseSide {
-    /// The outbox's database.
     Outbox,
-    /// A consumer's database.
     Inbox,
 }
 
@@ -234,7 +215,6 @@ impl Error {
         Self::MayNotLook { side, grant, source: Box::new(self) }
     }
 
-    /// Returns the exit code of the process.
     #[must_use]
     pub(crate) fn exit(&self) -> Exit {
         // The relay stopped because of its error, so the running relay's reaction counts.

@@ -32,7 +32,6 @@ use crate::error::explain::DOCUMENTATION;
 #[derive(Debug, Clone)]
 pub struct Observed(Arc<dyn Observe>);
 
-/// The state of a service.
 trait Observe: std::fmt::Debug + Send + Sync {
     /// Returns the time since the loop's last heartbeat.
     fn silence(&self) -> Duration;
@@ -42,7 +41,6 @@ trait Observe: std::fmt::Debug + Send + Sync {
     fn update_metrics(&self);
     /// Returns the metrics in Prometheus' format.
     fn metrics_text(&self) -> Result<String, std::fmt::Error>;
-    /// Returns the registry of the metrics.
     fn registry(&self) -> Arc<Registry>;
     /// Returns the body of `/status`.
     fn status(&self) -> Value;
@@ -121,13 +119,11 @@ impl Observed {
         self.0.registry()
     }
 
-    /// Observes a relay.
     #[must_use]
     pub fn of_relay(health: Health, metrics: Metrics) -> Self {
         Self(Arc::new(RelayService(health, metrics)))
     }
 
-    /// Observes a consumer.
     #[must_use]
     pub fn of_consumer(health: walrelay_inbox::Health, metrics: walrelay_inbox::Metrics) -> Self {
         Self(Arc::new(ConsumerService(health, metrics)))
@@ -135,19 +131,11 @@ impl Observed {
 }
 
 /// Opens the socket, so that an address in use is reported before anything starts.
-///
-/// # Errors
-///
-/// The address cannot be listened on.
 pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
 /// Starts the task that serves, if there is an address. Dropping the set stops the task.
-///
-/// # Errors
-///
-/// The address cannot be listened on.
 pub(crate) async fn start(
     address: Option<SocketAddr>,
     observed: Observed,

@@ -59,7 +59,6 @@ pub(crate) async fn reader_gone(output: impl AsFd) {
     }
 }
 
-/// Prints a part of the result.
 pub(crate) fn print_part(text: &str) -> Result<Reader, Error> {
     write_out(&harmless(text))
 }
@@ -79,7 +78,6 @@ fn write_out(text: &str) -> Result<Reader, Error> {
     }
 }
 
-/// The size of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) columns: usize,

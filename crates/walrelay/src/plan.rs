@@ -14,7 +14,6 @@ type Work = Box<dyn for<'a> FnOnce(&'a Shutdown) -> LocalBoxFuture<'a, Result<()
 /// A checked command, ready to run.
 pub(crate) struct Plan {
     work: Work,
-    /// How the command ends.
     pub(crate) end: CommandEnd,
 }
 
@@ -44,17 +43,10 @@ impl Plan {
         Self { work: Box::new(|shutdown| Box::pin(work(shutdown))), end: CommandEnd::Finishes }
     }
 
-    /// Returns the plan with another end.
     pub(crate) fn ended(self, end: CommandEnd) -> Self {
         Self { end, ..self }
     }
 
-    /// Runs the command.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error that ended the command. [`Error::exit`] maps it to the exit code of the
-    /// process.
     pub(crate) async fn run(self, shutdown: &Shutdown) -> Result<(), Error> {
         (self.work)(shutdown).await
     }

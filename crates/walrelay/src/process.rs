@@ -17,7 +17,6 @@ use crate::error::explain::set_shard;
 use crate::plan::{CommandEnd, Plan};
 use crate::telemetry;
 
-/// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     // After a panic, even in a task, the process must stop, so that a relay with a broken invariant
@@ -62,7 +61,6 @@ fn configuration(environment: &Environment, outbox: Option<NamedOutbox>) -> Resu
     checked
 }
 
-/// Returns the command with the outbox on record.
 async fn with_recorded_outbox(config: Config, environment: &Environment) -> Result<Plan, Error> {
     let Some(DefinitionPlace { connect, slot, need }) = config.record else {
         return Ok(config.plan);

@@ -27,7 +27,6 @@ const SINGLE_HEADINGS: [&str; 3] = [OWN_OPTIONS, "Emulator", "Demo"];
 pub struct OptionEntry {
     /// The long name.
     pub name: String,
-    /// The heading in the help.
     pub heading: String,
     /// The commands that take the option, as a user types them. Empty if all commands take it.
     pub commands: Vec<String>,
@@ -37,23 +36,17 @@ pub struct OptionEntry {
     pub detail: String,
     /// The lowest and the highest value, if the values have a range.
     pub range: Option<(String, String)>,
-    /// The default value.
     pub default: Option<String>,
     /// The meaning of an unset option, if it has no default value.
     pub unset: Option<String>,
     argument: Arg,
 }
 
-/// The kind of an option's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueKind {
-    /// Text.
     Text,
-    /// Several texts.
     List,
-    /// On or off.
     Switch,
-    /// A duration.
     Duration,
     /// A size in bytes.
     Size,
@@ -88,7 +81,6 @@ impl OptionEntry {
         }
     }
 
-    /// Returns the kind of the values.
     #[must_use]
     pub(crate) fn kind(&self) -> ValueKind {
         let value = self.argument.get_value_parser().type_id();
@@ -192,7 +184,6 @@ fn is_late(heading: &str) -> Option<usize> {
     SINGLE_HEADINGS.iter().position(|known| *known == heading)
 }
 
-/// Returns the headings of the page.
 #[must_use]
 pub fn headings() -> [&'static str; 8] {
     ["General", "Postgres", "Outbox", "Messages", "Pub/Sub", "Relay", "Consumer", SINGLE]
@@ -307,7 +298,6 @@ fn example_of(option: &OptionEntry) -> String {
     text
 }
 
-/// Returns the JSON schema of the configuration file.
 #[must_use]
 pub fn schema(root: &Command) -> String {
     let keys = keys(root);

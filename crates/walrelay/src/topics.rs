@@ -12,7 +12,6 @@ pub(crate) const INVALID_TOPIC_FIX: &str = "correct --topic-template, or the pro
      that are dead, and `walrelay dispatch edit ID --set-topic NAME` gives one of them a topic; this finding stays until \
      they are deleted from the outbox";
 
-/// Describes rows whose topic can never exist.
 pub(crate) fn invalid_topic_text(found: &InvalidTopicRows) -> String {
     let InvalidTopicRows { rows, example } = found;
     let example = shortened(&visible(example), SHOWN_CHARACTERS);

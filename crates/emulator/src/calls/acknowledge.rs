@@ -13,13 +13,11 @@ use crate::store::confirmation::Confirmation;
 use crate::store::consuming::Change;
 use crate::wire::grpc;
 
-/// Answers an Acknowledge call.
 pub(crate) async fn acknowledge(emulator: &Emulator, frame: &Bytes) -> Result<BytesMut, Status> {
     let request = grpc::decode::<proto::AcknowledgeRequest>(frame)?;
     unary(emulator, &request.subscription, &request.ack_ids, Change::Acknowledge).await
 }
 
-/// Answers a ModifyAckDeadline call.
 pub(crate) async fn modify_ack_deadline(
     emulator: &Emulator,
     frame: &Bytes,

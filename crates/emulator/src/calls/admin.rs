@@ -9,7 +9,6 @@ use crate::calls::{iam, monitoring, snapshots, subscriptions, topics};
 use crate::store::broker::Broker;
 use crate::wire::grpc;
 
-/// Answers one unary call.
 pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<BytesMut, Status> {
     let Some(method) = path.strip_prefix("/google.pubsub.v1.") else {
         return call_other(broker, path, frame);

@@ -34,7 +34,6 @@ pub(crate) struct ConsumerRequest<'a> {
     /// client has none.
     pub(crate) client_id: &'a str,
     pub(crate) allowance: Allowance,
-    /// A stream's own deadline, which replaces the subscription's.
     pub(crate) deadline: Option<Duration>,
 }
 
@@ -96,7 +95,6 @@ impl Consumer {
         Ok(taken)
     }
 
-    /// Sets the stream's deadline from now on.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = Some(deadline);
     }

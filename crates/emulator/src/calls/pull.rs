@@ -20,7 +20,6 @@ const PULL_WAIT: Duration = Duration::from_secs(5);
 /// The maximum number of messages in one Pull, as in production.
 const PULL_MESSAGES_MAX: usize = 1_000;
 
-/// Answers one Pull call.
 pub(crate) async fn pull(emulator: &Emulator, frame: &Bytes) -> Result<BytesMut, Status> {
     let request = grpc::decode::<proto::PullRequest>(frame)?;
     let messages = usize::try_from(request.max_messages).unwrap_or(0).min(PULL_MESSAGES_MAX);

@@ -28,7 +28,6 @@ use crate::wire::grpc::{self, Messages};
 /// The interval of heartbeats on a quiet stream of protocol version 1.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// Runs one StreamingPull call to its end.
 pub(crate) async fn streaming_pull(
     emulator: &Emulator,
     mut requests: Messages,

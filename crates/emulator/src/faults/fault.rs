@@ -111,7 +111,6 @@ pub struct Fault {
     pub skip: u64,
     /// The maximum number of calls to affect. `None` means no limit.
     pub first: Option<u64>,
-    /// The effect on the affected calls.
     pub effect: Effect,
 }
 
@@ -139,28 +138,24 @@ impl Fault {
         self
     }
 
-    /// Affects only calls of this topic: its full name or its last part.
     #[must_use]
     pub fn on_topic(mut self, topic: impl Into<String>) -> Self {
         self.topic = Some(topic.into());
         self
     }
 
-    /// Affects only calls of this subscription: its full name or its last part.
     #[must_use]
     pub fn on_subscription(mut self, subscription: impl Into<String>) -> Self {
         self.subscription = Some(subscription.into());
         self
     }
 
-    /// Affects only calls with a message of this ordering key.
     #[must_use]
     pub fn on_key(mut self, key: impl Into<String>) -> Self {
         self.ordering_key = Some(key.into());
         self
     }
 
-    /// Affects only calls with a message that has this attribute.
     #[must_use]
     pub fn on_attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.attributes.push((name.into(), value.into()));
@@ -174,14 +169,12 @@ impl Fault {
         self
     }
 
-    /// Affects only the first `count` matching calls.
     #[must_use]
     pub fn first(mut self, count: u64) -> Self {
         self.first = Some(count);
         self
     }
 
-    /// Skips the first `count` matching calls.
     #[must_use]
     pub fn skip(mut self, count: u64) -> Self {
         self.skip = count;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::faults::fault::{AckFailure, Call, Effect, Fault};
 use crate::wire::codes::{error_code, name_of};
 
-/// All problems in a fault's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fault {text:?}: {}", problems.join("; "))]
 pub struct FaultSyntaxError {

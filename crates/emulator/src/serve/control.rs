@@ -19,10 +19,6 @@ use crate::store::message::StoredMessage;
 
 impl Emulator {
     /// Serves the HTTP control port until `shutdown` completes.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the listener fails.
     pub async fn serve_control(
         &self,
         listener: TcpListener,

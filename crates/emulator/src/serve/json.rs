@@ -122,7 +122,6 @@ json_form! {
     }
 }
 
-/// The request to create a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct CreateSnapshot {
@@ -142,7 +141,6 @@ impl CreateSnapshot {
     }
 }
 
-/// The target of a seek.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Seek {
@@ -158,7 +156,6 @@ impl Seek {
     }
 }
 
-/// The push configuration of a subscription.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ModifyPushConfig {

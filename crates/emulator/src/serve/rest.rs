@@ -60,7 +60,6 @@ pub(crate) async fn serve(
     }
 }
 
-/// The requested page of a list.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Paging {

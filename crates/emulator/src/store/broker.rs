@@ -31,7 +31,6 @@ pub enum Log {
 /// Production's topic name in a subscription or snapshot whose topic was deleted.
 const DELETED_TOPIC: &str = "_deleted-topic_";
 
-/// The counters behind the lock.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
     pub(crate) messages_stored: u64,
@@ -175,7 +174,6 @@ impl Broker {
         }
     }
 
-    /// Returns the memory of all stored messages.
     pub(crate) fn stored_bytes(&self) -> usize {
         let queues = self.subscriptions.values().map(|its| its.queue.stored_bytes());
         let topics = self.topics.values().map(|its| its.retained.bytes());

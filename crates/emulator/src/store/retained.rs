@@ -39,7 +39,6 @@ impl Retained {
         }
     }
 
-    /// Removes a message, if it is present.
     pub(crate) fn remove(&mut self, id: u64) {
         if let Some(message) = self.messages.remove(&id) {
             self.bytes -= message.cost();

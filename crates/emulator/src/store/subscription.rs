@@ -208,7 +208,6 @@ fn attempts_max(attempts: i32) -> Result<i32, Status> {
 
 #[derive(Debug)]
 pub(crate) struct LeaseChangeResult {
-    /// The number of changed messages.
     pub(crate) count: u64,
     /// The confirmation, only with exactly-once delivery.
     pub(crate) confirmation: Option<Confirmation>,

@@ -52,7 +52,6 @@ impl Topic {
         key
     }
 
-    /// Returns the number of outstanding requests with this ordering key.
     pub(crate) fn in_flight(&self, key: &str) -> u32 {
         self.in_flight.get(key).copied().unwrap_or_default()
     }

@@ -30,7 +30,6 @@ pub(crate) fn error_code(text: &str) -> Result<Code, String> {
     found.map(|(code, _)| *code).ok_or_else(|| format!("{text:?} is not a gRPC error code"))
 }
 
-/// Returns gRPC's name of a code.
 pub(crate) fn name_of(code: Code) -> &'static str {
     CODES.iter().find(|(its, _)| *its == code).map_or("UNKNOWN", |(_, name)| name)
 }

@@ -8,15 +8,10 @@ use walrelay_protobuf::{Fields, Malformed, Value};
 
 /// The maximum bytes of one encoded request. The limit for a single message is the same number.
 pub const REQUEST_BYTES_MAX: usize = 10_000_000;
-/// The maximum number of messages in one request.
 pub const REQUEST_MESSAGES_MAX: usize = 1_000;
-/// The maximum number of attributes of one message.
 pub const ATTRIBUTES_MAX: usize = 100;
-/// The maximum bytes of an attribute's key.
 pub const ATTRIBUTE_KEY_BYTES_MAX: usize = 256;
-/// The maximum bytes of an attribute's value.
 pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
-/// The maximum bytes of an ordering key.
 pub const ORDERING_KEY_BYTES_MAX: usize = 1_024;
 
 /// A request within production's limits. All fields borrow from the bytes of the request.

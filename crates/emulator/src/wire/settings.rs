@@ -9,9 +9,7 @@ use std::time::Duration;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tonic::Status;
 
-/// The shortest time for which messages can be retained.
 const RETENTION_MIN: Duration = Duration::from_mins(10);
-/// The longest time for which messages can be retained.
 const RETENTION_MAX: Duration = Duration::from_hours(31 * 24);
 /// The shortest time after which an inactive subscription can expire.
 const EXPIRY_MIN: Duration = Duration::from_hours(24);

@@ -8,7 +8,6 @@ const BATCH_EVENTS: usize = 500;
 /// Most bytes of events in one transaction, which takes at least one event.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Events that one transaction applies.
 #[derive(Debug, Default)]
 pub(crate) struct EventBatch {
     events: Vec<Event>,

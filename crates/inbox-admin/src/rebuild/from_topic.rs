@@ -54,8 +54,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ///
     /// # Errors
     ///
-    /// The topic does not reach that far, the operator did not agree, Postgres or Pub/Sub refuses,
-    /// or a stop was requested.
+    /// The topic does not reach that far, the operator did not agree, or a stop was requested.
     pub async fn rebuild_from_topic(
         &self,
         client: &mut SqlClient,

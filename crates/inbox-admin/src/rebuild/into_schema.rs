@@ -36,8 +36,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ///
     /// # Errors
     ///
-    /// The schema does not fit, the new generation would lack events, Postgres refuses, or a stop
-    /// was requested.
+    /// The schema does not fit, the new generation would lack events, or a stop was requested.
     pub async fn rebuild_into_schema(
         &self,
         client: &mut SqlClient,
@@ -184,10 +183,6 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     }
 
     /// Cancels an unfinished rebuild, after a question.
-    ///
-    /// # Errors
-    ///
-    /// The operator did not agree, or Postgres refuses.
     pub async fn cancel_rebuild(
         &self,
         client: &mut SqlClient,

@@ -23,7 +23,6 @@ pub struct OutboxRows {
     /// Opens connections to the database of the outbox.
     pub connect: ConnectConfig,
     pub outbox: Outbox,
-    /// The routing of the relay.
     pub router: RouterConfig,
     pub endpoint: Endpoint,
     /// Only these aggregate types. Empty means all.
@@ -44,11 +43,9 @@ pub struct SchemaRebuild {
     pub switch_sql: Option<String>,
 }
 
-/// A rebuild of some ordering keys.
 #[derive(Debug, Clone)]
 pub struct KeyRebuild {
     pub rows: OutboxRows,
-    /// The function that applies the rows.
     pub handler: String,
     pub keys: Vec<String>,
     /// The function that undoes the handler's changes of these keys.

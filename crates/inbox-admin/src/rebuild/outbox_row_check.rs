@@ -84,7 +84,6 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Selects all rows.
     pub(crate) fn all() -> Self {
         Self { scope: Scope::default(), settled: SettledRows::None }
     }
@@ -95,7 +94,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ///
     /// # Errors
     ///
-    /// The consumer is not set up, its subscription does not exist, or Pub/Sub refuses.
+    /// The consumer is not set up, or its subscription does not exist.
     pub(crate) async fn delivered(
         &self,
         client: &SqlClient,
@@ -123,7 +122,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ///
     /// # Errors
     ///
-    /// Events were pruned, the consumer is not set up, or the database refuses.
+    /// Events were pruned, or the consumer is not set up.
     pub(crate) async fn refuse_pruned(
         &self,
         client: &SqlClient,
@@ -142,7 +141,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ///
     /// # Errors
     ///
-    /// Rows are dead or can never be published, or a table cannot be read.
+    /// Rows are dead or can never be published.
     pub(crate) async fn check_rows(
         &self,
         order: &OutboxRows,

@@ -13,7 +13,6 @@ use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::rfc3339;
 
-/// A rebuild refused to begin, or ended early.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum RebuildError {
@@ -35,7 +34,6 @@ pub enum RebuildError {
     /// The operator did not agree, or cannot be asked.
     #[error(transparent)]
     Operator(BoxedError),
-    /// The operator asked to stop.
     #[error("stopped by a signal before it was done")]
     Interrupted,
 
@@ -77,7 +75,6 @@ pub enum RebuildError {
     /// Some rows are dead, or can never be published.
     #[error("{rows} row(s) of the outbox cannot be applied again; nothing has changed. {}", named.join("; "))]
     RowsUnusable { rows: u64, named: Vec<String> },
-    /// The schema has no tables.
     #[error("schema {schema:?} has no tables to fill")]
     SchemaEmpty { schema: String },
     /// A table of the schema cannot replace a live table.
@@ -121,7 +118,6 @@ pub enum RebuildError {
         tables.join(", ")
     )]
     TablesEmptied { consumer: String, tables: Vec<String> },
-    /// The outbox has no rows of the keys.
     #[error("the outbox has no published rows of these keys; nothing has changed")]
     KeysWithoutRows,
     /// Decisions about events of the keys, or events themselves, would be lost.

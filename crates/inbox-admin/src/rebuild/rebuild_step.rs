@@ -8,9 +8,7 @@ use crate::event_commands::{EarlierEvents, OperatorDecisions};
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum RebuildStep {
-    /// A fact that is no result.
     Note(RebuildNote),
-    /// A step of a rebuild that reads a subscription of its own.
     Subscription(SubscriptionStep),
     /// Messages that were published since then are applied again.
     ReachesBackTo(SystemTime),

@@ -13,7 +13,6 @@ pub trait RebuildOperator: StepSink<RebuildStep> + Consent<RebuildChange> {}
 
 impl<T: StepSink<RebuildStep> + Consent<RebuildChange>> RebuildOperator for T {}
 
-/// The session of a rebuild, its operator, and its stop request.
 pub struct RebuildSession<'a, O> {
     /// Opens connections to the consumer's database.
     pub connect: &'a ConnectConfig,

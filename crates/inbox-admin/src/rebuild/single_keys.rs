@@ -25,8 +25,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ///
     /// # Errors
     ///
-    /// The outbox has no rows of the keys, decisions or events would be lost, Postgres refuses, or a
-    /// stop was requested.
+    /// No row has the keys, decisions or events would be lost, or a stop was requested.
     pub async fn rebuild_keys(
         &self,
         client: &mut SqlClient,

@@ -83,7 +83,6 @@ pub(crate) struct Found {
     /// The report of an event that fails alone, because something that it needs is missing or
     /// locked.
     pub(crate) stuck: Option<String>,
-    /// The counts of pending and dead rows.
     pub(crate) waiting: Waiting,
 }
 
@@ -201,7 +200,6 @@ impl Connection {
         Self { config, client: None }
     }
 
-    /// Closes the connection properly.
     pub(crate) async fn close(self) {
         if let Some(client) = self.client {
             client.close().await;

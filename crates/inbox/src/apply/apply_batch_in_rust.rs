@@ -48,7 +48,6 @@ impl Connection {
         .await
     }
 
-    /// Retries failed events that are due, at most `limit`.
     pub(crate) async fn redeliver_with(
         &mut self,
         handler: &dyn AnyHandler,

@@ -12,7 +12,6 @@ use crate::apply::sql_failure::failure_of;
 /// The reason why a transaction is not known to have committed.
 #[derive(Debug)]
 pub(crate) enum ApplyError {
-    /// The connection could not be opened.
     Connect(PgError),
     /// The server reported an error, or the connection broke.
     Sql(SqlError),

@@ -19,7 +19,6 @@ pub(crate) struct Plan {
     pub(crate) on_gap: OnGap,
     pub(crate) dedupe: Dedupe,
     pub(crate) handler_timeout: Duration,
-    /// The time to wait for each lock.
     pub(crate) lock_timeout: Duration,
 }
 

@@ -160,9 +160,7 @@ impl Verdict {
 pub(crate) enum RunError {
     /// A statement failed, and the transaction cannot continue.
     Sql(tokio_postgres::Error),
-    /// The handler's error is about the whole batch.
     Handler(HandlerError, Failure),
-    /// The handler did not end in time.
     Overdue,
 }
 

@@ -74,7 +74,6 @@ impl Observed {
         self.is_refused
     }
 
-    /// Starts the trace of a transaction.
     pub(crate) fn begin(&self, subscription: &str, events: &[Arc<Event>]) -> Option<TraceEnd> {
         self.tracer.as_ref()?.begin(subscription, events)
     }
@@ -285,7 +284,6 @@ impl Observed {
         }
     }
 
-    /// Notes that events are applied.
     pub(crate) fn note_working(&mut self) {
         self.health.progress();
         self.outage.over();

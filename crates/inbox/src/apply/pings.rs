@@ -43,12 +43,10 @@ impl Pings {
         Self { times, next: now, unanswered_since: None, has_response: false }
     }
 
-    /// Returns the time of the next ping.
     pub(crate) const fn next(&self) -> Instant {
         self.next
     }
 
-    /// Notes that a ping was sent.
     pub(crate) fn sent(&mut self, now: Instant) {
         self.next = now + self.times.every;
         self.unanswered_since.get_or_insert(now);
@@ -67,7 +65,6 @@ impl Pings {
         self.has_response = true;
     }
 
-    /// Returns whether the stream has had a response.
     pub(crate) const fn has_response(&self) -> bool {
         self.has_response
     }

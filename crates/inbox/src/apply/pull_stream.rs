@@ -142,7 +142,6 @@ impl PullStream {
         matches!(self.state, State::Open(_))
     }
 
-    /// Returns whether the service has answered since the last stream that failed.
     pub(crate) const fn has_answered(&self) -> bool {
         self.has_answered
     }
@@ -451,7 +450,6 @@ pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String
     }
 }
 
-/// Returns the error code for the end of a stream.
 pub(crate) fn error_code(status: &Status) -> ErrorCode {
     let code = walrelay_pubsub::call_code(status.code());
     match code == CallCode::NotFound {

@@ -38,7 +38,6 @@ const DIVIDE_EVERY: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_OFTEN: Duration = Duration::from_secs(1);
 
-/// A running consumer.
 pub(crate) struct Run {
     settings: Settings,
     connect: Arc<ConnectConfig>,

@@ -15,10 +15,6 @@ pub struct Backup {
 
 impl PrivatePostgres {
     /// Copies the data of this server, which must be stopped.
-    ///
-    /// # Errors
-    ///
-    /// The files cannot be copied.
     pub fn backup(&self) -> Result<Backup, StartError> {
         let storage = Storage::create(&self.account)?;
         storage.fill_from(&self.storage.data_dir(), &self.account)?;
@@ -26,10 +22,6 @@ impl PrivatePostgres {
     }
 
     /// Replaces the data of this server, which must be stopped, with a backup.
-    ///
-    /// # Errors
-    ///
-    /// The files cannot be removed or copied.
     pub fn restore(&mut self, backup: &Backup) -> Result<(), StartError> {
         let data = self.storage.data_dir();
         let failed = |source| StartError::Storage { path: data.clone(), source };
@@ -39,10 +31,6 @@ impl PrivatePostgres {
 
     /// Starts an asynchronous standby of this server from a backup. The standby has no replication
     /// slots, as after `pg_basebackup`.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
     pub fn start_standby(&self, backup: &Backup) -> Result<Self, StartError> {
         let storage = Storage::create(&self.account)?;
         storage.fill_from(&backup.storage.data_dir(), &self.account)?;

@@ -17,7 +17,6 @@ pub struct OutboxTable {
     pub columns: &'static [(&'static str, u32)],
 }
 
-/// A transaction that has not committed.
 #[derive(Debug)]
 pub struct OpenTransaction {
     xid: u32,
@@ -53,7 +52,6 @@ pub struct Log {
 /// The start position of the WAL, high enough that both halves of a position matter.
 const LOG_START: u64 = 0x1_6B00_0000;
 
-/// The size of a commit record in bytes.
 const COMMIT_BYTES: u64 = 48;
 
 impl Log {
@@ -171,7 +169,6 @@ impl Log {
     }
 }
 
-/// The WAL record of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowRecord {
     Own,

@@ -82,17 +82,14 @@ pub(crate) struct Audit {
     endpoint: EndpointOptions,
 }
 
-/// What an audit compares.
 struct AuditPlaces {
     database: DatabaseConfig,
-    /// Column of the time of the event.
     occurred_at: ColumnAliases,
     /// The consumers. Empty means those in the outbox's own database.
     inboxes: Vec<InboxPlace>,
     /// Full name of a subscription to compare with instead.
     subscription: Option<String>,
     endpoint: Endpoint,
-    /// The columns, and the rule that leads a row to its topic.
     router: RouterConfig,
 }
 
@@ -255,10 +252,8 @@ async fn scope(outbox: &SqlClient, command: &Audit, places: &AuditPlaces) -> Res
     })
 }
 
-/// The result of an audit.
 #[derive(Debug, Serialize)]
 struct AuditReport {
-    /// The result of each consumer.
     consumers: Vec<ConsumerAudit>,
     /// Rows that the relay retains in dispatch state, by their status.
     dispatch: BTreeMap<String, i64>,
@@ -274,11 +269,9 @@ struct ConsumerAudit {
     left_out: u64,
     /// Start of the audited time, if it was limited.
     since: Option<String>,
-    /// Number of missing events.
     missing: u64,
     /// When the first event of the inbox occurred.
     first_seen: Option<String>,
-    /// The first missing events.
     missing_events: Vec<MissingEvent>,
     /// Found events, by their status in the inbox.
     inbox: BTreeMap<String, i64>,
@@ -289,7 +282,6 @@ struct ConsumerAudit {
     is_younger: bool,
 }
 
-/// An event that an inbox lacks.
 #[derive(Debug, Serialize)]
 struct MissingEvent {
     event_id: String,
@@ -316,7 +308,6 @@ impl ConsumerAudit {
         }
     }
 
-    /// Formats the result, with the first missing events.
     fn text(&self, named: usize) -> String {
         let since = self.since.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
         let verdict = match (self.rows, self.missing) {

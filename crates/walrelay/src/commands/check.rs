@@ -104,7 +104,6 @@ impl Check {
         }))
     }
 
-    /// Returns the settings that `run` would use.
     pub(crate) fn settings(&self, checks: &mut Checks<'_>) -> Option<Settings> {
         checks.define(&self.definition);
         checks.settings(&self.options, Until::Stopped)

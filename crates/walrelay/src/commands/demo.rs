@@ -189,7 +189,6 @@ async fn arrival(ledger: &Ledger) {
     }
 }
 
-/// The result of a demo.
 struct DemoResult {
     sum: Sum,
     /// How long the producer wrote.

@@ -53,10 +53,6 @@ impl EmulatorCommand {
     }
 
     /// Serves until `shutdown` is requested. Prints its addresses once it accepts connections.
-    ///
-    /// # Errors
-    ///
-    /// An address cannot be listened on.
     async fn run(self, shutdown: &Shutdown) -> Result<(), Error> {
         let OrOff(control_listen) = self.control_listen;
         let options = Options {

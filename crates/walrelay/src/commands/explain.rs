@@ -35,7 +35,6 @@ impl Explain {
     }
 }
 
-/// Prints the section of the code.
 fn explain(code: &str, format: OutputFormat) -> Result<(), Error> {
     let wanted = code.trim().trim_start_matches("error[").trim_end_matches(']');
     let wanted = wanted.to_ascii_lowercase();
@@ -50,7 +49,6 @@ fn explain(code: &str, format: OutputFormat) -> Result<(), Error> {
     print_result(format, &explained, || format!("{}\n", explained.text))
 }
 
-/// An error code in the output of `explain -o json`.
 #[derive(Debug, Serialize)]
 struct ExplainedCode {
     code: &'static str,

@@ -99,7 +99,6 @@ pub(crate) struct Init {
     pubsub: PubSubOptions,
 }
 
-/// What to set up.
 struct InitConfig {
     /// Connection settings, or `None` if `init` only prints the SQL.
     connect: Option<ConnectConfig>,
@@ -107,11 +106,8 @@ struct InitConfig {
     shards: Vec<InitOptions>,
     /// Settings that turn rows into messages, from which the topics to create are derived.
     router: RouterConfig,
-    /// Settings of Pub/Sub.
     pubsub: PubSubSettings,
-    /// The topics to create.
     create_topics: CreateTopics,
-    /// Their settings.
     topic_settings: TopicSettings,
     /// The treatment of rows that are older than the slot.
     already_there: ExistingRows,
@@ -120,10 +116,8 @@ struct InitConfig {
     verbosity: Verbosity,
 }
 
-/// The topics that `init` creates.
 #[derive(PartialEq, Eq)]
 enum CreateTopics {
-    /// No topics.
     No,
     /// The topics that the rows in the outbox lead to, and the named ones.
     Yes {
@@ -216,8 +210,7 @@ fn topics_to_create(values: &[String]) -> CreateTopics {
 ///
 /// # Errors
 ///
-/// Postgres or Pub/Sub cannot be reached, or refuses. Earlier steps have taken effect, and a second
-/// run continues after them.
+/// Earlier steps have taken effect, and a second run continues after them.
 async fn init(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let shards = &config.shards;
     let Some(connect) = &config.connect else {

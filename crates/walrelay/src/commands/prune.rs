@@ -55,7 +55,7 @@ impl Prune {
     ///
     /// # Errors
     ///
-    /// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
+    /// The relay has not yet recorded which rows are settled.
     async fn run(
         &self,
         DatabaseConfig { connect, outbox }: &DatabaseConfig,

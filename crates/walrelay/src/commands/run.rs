@@ -88,7 +88,6 @@ pub(crate) struct Run {
     options: ServiceOptions,
 }
 
-/// The relay of a process.
 #[derive(Debug)]
 pub(crate) struct RunConfig {
     pub(crate) settings: Settings,
@@ -101,9 +100,7 @@ pub(crate) struct RunConfig {
     /// Age of the relay's own anchor. None means no anchor.
     pub(crate) anchor_keep: Option<Duration>,
     maintenance: Maintenance,
-    /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`, if any.
     pub(crate) http: Option<SocketAddr>,
-    /// The OpenTelemetry collector for spans and metrics, if any.
     pub(crate) otlp: Option<walrelay_otlp::Settings>,
 }
 
@@ -152,10 +149,6 @@ impl Run {
 
 /// Runs until `shutdown` is requested, or until the relay has caught up if the configuration asks
 /// for that.
-///
-/// # Errors
-///
-/// Returns the error that ended the relay.
 pub(crate) async fn relay(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new());
     metrics.set_info(&config.settings.relay.outbox);
@@ -187,7 +180,6 @@ async fn record_stop(error: &RelayError, settings: &Settings) {
     }
 }
 
-/// The relay of this process, with its HTTP endpoints and its periodic tasks.
 struct RelayProcess<'a> {
     config: &'a RunConfig,
     metrics: Metrics,
@@ -337,7 +329,6 @@ impl RelayProcess<'_> {
     }
 }
 
-/// Logs what this relay is and works on.
 fn log_start(settings: &Settings, http: Option<SocketAddr>) {
     let Settings { relay, pubsub, .. } = settings;
     let Outbox { slot, publication, tables, .. } = &relay.outbox;
@@ -463,5 +454,4 @@ async fn wait_before_retry(
     Ok(())
 }
 
-/// Pause between attempts at a recovery.
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);

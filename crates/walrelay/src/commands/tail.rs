@@ -76,7 +76,7 @@ impl Tail {
     ///
     /// # Errors
     ///
-    /// Pub/Sub refuses, the topic does not exist, or standard output cannot be written.
+    /// The topic does not exist, or standard output cannot be written.
     async fn run(
         &self,
         endpoint: &Endpoint,
@@ -151,7 +151,6 @@ async fn follow(subscriber: &Subscriber, name: &str, asked: &Tail) -> Result<(),
     Ok(())
 }
 
-/// Whether a message was printed.
 enum Printed {
     Yes,
     /// The message has another key or cannot be read.
@@ -160,7 +159,6 @@ enum Printed {
     ReaderGone,
 }
 
-/// Prints a message.
 fn print_one(received: &ReceivedMessage, asked: &Tail) -> Result<Printed, Error> {
     let Ok(message) = received.message() else {
         tracing::warn!("a message cannot be read");
@@ -179,7 +177,6 @@ fn print_one(received: &ReceivedMessage, asked: &Tail) -> Result<Printed, Error>
     })
 }
 
-/// A message in the output of `tail -o json`.
 #[derive(Debug, Serialize)]
 struct TailedMessage<'a> {
     message_id: &'a str,

@@ -44,7 +44,6 @@ pub(crate) struct Trace {
     database: DatabaseOptions,
 }
 
-/// Where an event is searched.
 struct TraceScope {
     database: DatabaseConfig,
     columns: ColumnNames,
@@ -88,16 +87,13 @@ impl Trace {
 /// The columns of a row, by name. Null if there is no row.
 type TracedRow = Value;
 
-/// The places of one event.
 #[derive(Debug, Default, Serialize)]
 struct EventTrace {
     event_id: String,
     /// When it was written, by the row of the outbox.
     #[serde(skip)]
     occurred_at: Option<String>,
-    /// The row of the outbox.
     outbox: TracedRow,
-    /// The row of dispatch state.
     dispatch: TracedRow,
     /// The message in Pub/Sub, if an inbox or dispatch state knows it.
     message: Option<TracedMessage>,
@@ -107,7 +103,6 @@ struct EventTrace {
     not_in: Vec<String>,
 }
 
-/// The message that brought an event.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct TracedMessage {
     /// Pub/Sub's id.
@@ -235,7 +230,6 @@ fn is_published(row: &Value, dispatch: &Value) -> bool {
         && (dispatch.is_null() || dispatch["status"] == "published")
 }
 
-/// Returns the id of the event that a person means, who may give its first characters alone.
 async fn whole_id(outbox: &SqlClient, given: &str, scope: &TraceScope) -> Result<String, Error> {
     let mut found = Vec::new();
     for table in &scope.database.outbox.tables {

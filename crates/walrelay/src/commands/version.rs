@@ -16,7 +16,6 @@ pub(crate) struct Version {
     output: OutputOptions,
 }
 
-/// The output of `version -o json`.
 #[derive(Debug, Serialize)]
 struct VersionJson {
     version: &'static str,

@@ -22,19 +22,15 @@ const PROGRAM: Program = Program {
 /// A command and its complete configuration.
 #[derive(Debug)]
 pub struct Config {
-    /// The logging configuration.
     pub(crate) log: LogConfig,
     /// The schema of walrelay's own tables. The process sets it before the command runs.
     pub(crate) schema: Schema,
-    /// The shard that the command is about.
     pub(crate) shard: Shard,
-    /// The command to run.
     pub(crate) plan: Plan,
     /// Where the definition of its outbox is on record. None for a command without an outbox.
     pub(crate) record: Option<DefinitionPlace>,
 }
 
-/// The logging configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogConfig {
     /// The format of a line. `None` means text on a terminal, and JSON otherwise.
@@ -46,10 +42,6 @@ pub(crate) struct LogConfig {
 }
 
 /// Reads arguments (the first is the program's name), environment and configuration file.
-///
-/// # Errors
-///
-/// The arguments are wrong, help was requested, or the file cannot be used.
 pub(crate) fn read(
     arguments: impl IntoIterator<Item = OsString>,
     environment: &Environment,

@@ -18,36 +18,26 @@ use crate::options::values::looks_secret;
 /// The program's own command line. Commands cannot ask `cli`, which lists their files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Program {
-    /// Declares it.
     pub(crate) command: fn() -> Command,
-    /// Checks the arguments of a command.
     pub(crate) check: fn(Vec<OsString>, &Environment) -> Result<(), Refusal>,
 }
 
 /// Checks groups of options, and collects the problems that clap cannot find: contradicting values,
 /// and wrong variables and files. Each file in this folder adds its own groups.
 pub(crate) struct Checks<'a> {
-    /// The program's own command line.
     pub(crate) program: Program,
     /// Variables that are not options, such as those of libpq and Cloud Run.
     pub(crate) environment: &'a Environment,
-    /// How much a person wants to read.
     pub(crate) verbosity: Verbosity,
     /// Path of the configuration file.
     pub(crate) file: Option<String>,
-    /// The options of the command line that `replay start` has also, for a printed command.
     pub(crate) replay_options: Vec<String>,
-    /// The origins of the options' values.
     pub(crate) origins: Origins,
-    /// The schema of walrelay's own tables.
     pub(crate) schema: Schema,
-    /// The shard that the command is about.
     pub(crate) shard: Shard,
     /// The definition of the outbox: the one on record, or the standard one, with the values given.
     pub(crate) definition: Definition,
-    /// Where the record of the definition is. None for a command without an outbox.
     pub(crate) record: Option<DefinitionPlace>,
-    /// The problems found so far.
     pub(crate) problems: Vec<Problem>,
 }
 

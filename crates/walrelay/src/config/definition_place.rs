@@ -6,14 +6,11 @@ use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::Definition;
 use walrelay_pg_client::ConnectConfig;
 
-/// Where the definition of an outbox is on record.
 #[derive(Debug, Clone)]
 pub(crate) struct DefinitionPlace {
-    /// Connection settings.
     pub(crate) connect: ConnectConfig,
     /// The slot if it is named, without the number of a shard.
     pub(crate) slot: Option<String>,
-    /// Whether the command works without the definition.
     pub(crate) need: DefinitionNeed,
 }
 
@@ -29,7 +26,6 @@ pub(crate) struct NamedOutbox {
 /// Whether a command works without the definition of its outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DefinitionNeed {
-    /// The command needs it.
     Required,
     /// The command makes the definition, or waits for it.
     Optional,

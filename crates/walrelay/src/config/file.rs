@@ -45,7 +45,6 @@ impl ConfigFile {
     }
 }
 
-/// Reads tables of a file.
 struct Reader<'a> {
     path: &'a str,
     root: &'a Command,

@@ -34,7 +34,6 @@ pub(crate) struct CommandLine {
     /// The options of the command line that `replay start` has also, as words of a command. Options
     /// that may hold a secret are missing.
     pub(super) replay_options: Vec<String>,
-    /// The sources of the options' values.
     pub(super) origins: Origins,
     /// Problems of single keys of the file.
     pub(super) problems: Vec<Problem>,
@@ -92,7 +91,6 @@ fn read_file(root: &Command, path: &str) -> Result<(ConfigFile, Vec<Problem>), R
     ConfigFile::read(root, path).map_err(|problem| Refusal::Config(vec![problem]))
 }
 
-/// The effective value of an option.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct EffectiveValue {
     /// The long name of the option.

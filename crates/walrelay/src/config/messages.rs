@@ -99,7 +99,6 @@ impl Checks<'_> {
     }
 }
 
-/// A kind of resource of Pub/Sub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResourceKind {
     Topic,

@@ -10,21 +10,16 @@ use super::definition_place::{DefinitionNeed, DefinitionPlace};
 use crate::options::values::{NamedDatabase, OptionalColumn, is_identifier, is_slot_name};
 use crate::options::{ConnectionOptions, DatabaseOptions, DefinitionOptions, InboxPlaces, Preset};
 
-/// The connection to Postgres, and the objects to use there.
 #[derive(Debug, Clone)]
 pub(crate) struct DatabaseConfig {
-    /// Connection settings.
     pub(crate) connect: ConnectConfig,
-    /// The slot, publication and outbox tables.
     pub(crate) outbox: Outbox,
 }
 
 /// A consumer in a database of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct InboxPlace {
-    /// Name of the consumer.
     pub(crate) consumer: String,
-    /// Connection settings.
     pub(crate) connect: ConnectConfig,
 }
 
@@ -124,7 +119,6 @@ impl Checks<'_> {
         }
     }
 
-    /// Returns the consumers in other databases.
     pub(crate) fn inbox_places(&mut self, places: &InboxPlaces) -> Option<Vec<InboxPlace>> {
         let place = |named: &NamedDatabase| {
             let connect = self.connect_to("inbox", &named.url)?;

@@ -14,7 +14,6 @@ pub struct Problem {
     pub value: Option<String>,
     /// The origin of the value, unless it came from the flag.
     pub origin: Option<String>,
-    /// The allowed values.
     pub allowed: String,
     /// The code, which selects the fix.
     pub code: Code,
@@ -33,10 +32,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The origin of an option's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The command line.
     CommandLine,
     /// This environment variable.
     Environment(String),
@@ -65,7 +62,6 @@ impl Origins {
         self.0.insert(option.to_owned(), origin);
     }
 
-    /// Returns the origin of an option's value.
     pub(crate) fn of(&self, option: &str) -> Origin {
         self.0.get(option).cloned().unwrap_or(Origin::Default)
     }

@@ -8,7 +8,6 @@ use walrelay_relay::settings::PubSubSettings;
 use super::checks::Checks;
 use crate::options::{EndpointOptions, PubSubOptions, TopicOptions};
 
-/// Returns the settings of topics that are created.
 pub(crate) fn topic_settings(options: &TopicOptions) -> TopicSettings {
     TopicSettings { retention: options.message_retention.0, regions: options.regions.clone() }
 }

@@ -20,7 +20,6 @@ use crate::options::{
 const ONE_KEY: &str = "names no column, so all rows have one key and cannot be divided";
 
 impl Checks<'_> {
-    /// Reads the settings of a relay.
     pub(crate) fn settings(&mut self, options: &ServiceOptions, until: Until) -> Option<Settings> {
         let connect = self.connect(&options.database.connection);
         let relay = self.relay(options);
@@ -94,7 +93,6 @@ impl Checks<'_> {
         }
     }
 
-    /// Returns the archive at a location.
     pub(crate) fn archive(&self, location: Option<&ArchiveLocation>) -> Option<Archive> {
         let storage_emulator = self.environment.get("STORAGE_EMULATOR_HOST").map(str::to_owned);
         let aws = self.environment.with_prefix("AWS_");
@@ -102,7 +100,6 @@ impl Checks<'_> {
         location.map(|location| Archive { location: location.clone(), environment })
     }
 
-    /// Returns the maintenance of the outbox.
     pub(crate) fn maintenance(
         &self,
         options: &RetentionOptions,

@@ -22,10 +22,6 @@ const OUTAGE: Duration = Duration::from_secs(10);
 const AWAY: &str = "reject=UNAVAILABLE";
 
 /// Lets one thing after the other go wrong, and prints each.
-///
-/// # Errors
-///
-/// The relay cannot be started again, or the row cannot be written.
 pub(crate) async fn strike(
     relay: &mut RelayProcess,
     emulator: &Emulator,

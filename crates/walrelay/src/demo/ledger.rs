@@ -16,10 +16,8 @@ struct State {
     sum: Sum,
 }
 
-/// The counts so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
-    /// Rows whose transaction committed.
     pub committed: u64,
     /// Rows whose transaction was rolled back. No such row may arrive.
     pub rolled_back: u64,
@@ -27,7 +25,6 @@ pub(crate) struct Sum {
     pub delivered: u64,
     /// Rows that arrived after a skipped version of their aggregate.
     pub out_of_order: u64,
-    /// Rows that arrived again.
     pub duplicates: u64,
 }
 
@@ -40,17 +37,14 @@ impl Sum {
 }
 
 impl Ledger {
-    /// Counts committed rows.
     pub(crate) fn committed(&self, rows: u64) {
         self.state().sum.committed += rows;
     }
 
-    /// Counts rows that were rolled back.
     pub(crate) fn rolled_back(&self, rows: u64) {
         self.state().sum.rolled_back += rows;
     }
 
-    /// Records a message that arrived.
     pub(crate) fn arrived(&self, aggregate: &str, version: u64) {
         let mut state = self.state();
         let State { arrived, sum } = &mut *state;
@@ -74,7 +68,6 @@ impl Ledger {
         sum.delivered >= sum.committed
     }
 
-    /// Returns the counts so far.
     #[must_use]
     pub(crate) fn sum(&self) -> Sum {
         self.state().sum

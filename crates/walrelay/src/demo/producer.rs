@@ -27,7 +27,6 @@ pub(crate) struct ProducedRows {
     pub aggregates: u32,
 }
 
-/// Rows per transaction.
 const TRANSACTION_ROWS: u64 = 5;
 
 /// One of this many transactions is rolled back.
@@ -35,17 +34,12 @@ const ROLLBACK_EVERY: u64 = 7;
 
 const EVENTS: [&str; 4] = ["OrderPlaced", "OrderPaid", "OrderPacked", "OrderShipped"];
 
-/// Creates the table of the business rows.
 pub(crate) static CREATE_ORDERS: SqlText = SqlText::new(|| sql!("producer.sql", "create_orders"));
 
 /// Counts the rows that cannot be published.
 pub(crate) static DEAD: SqlText = SqlText::new(|| sql!("producer.sql", "dead"));
 
 /// Writes rows at the configured rate, until the configured number is committed.
-///
-/// # Errors
-///
-/// The database cannot be written to.
 pub(crate) async fn produce(
     url: &str,
     wanted_rows: &ProducedRows,

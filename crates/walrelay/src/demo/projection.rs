@@ -49,7 +49,6 @@ impl Handler for OrderState {
     }
 }
 
-/// The read model, and the settings of its consumer.
 #[derive(Debug)]
 pub(crate) struct ReadModel {
     source: SqlClient,
@@ -59,10 +58,6 @@ pub(crate) struct ReadModel {
 
 impl ReadModel {
     /// Creates the database, the inbox and the table.
-    ///
-    /// # Errors
-    ///
-    /// The server refuses.
     pub(crate) async fn create(
         server_url: impl Fn(&str) -> String,
         subscription: &str,
@@ -84,10 +79,6 @@ impl ReadModel {
     }
 
     /// Applies events until `stop` is requested.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error that ended the consumer.
     pub(crate) fn keep(
         &self,
         stop: Shutdown,
@@ -101,10 +92,6 @@ impl ReadModel {
     }
 
     /// Waits at most `patience` until every committed event is applied, and compares.
-    ///
-    /// # Errors
-    ///
-    /// A database refuses.
     pub(crate) async fn compare(&self, patience: Duration) -> Result<Comparison, Error> {
         let until = Instant::now() + patience;
         loop {
@@ -119,7 +106,6 @@ impl ReadModel {
         }
     }
 
-    /// Closes the connections.
     pub(crate) async fn close(self) {
         self.source.close().await;
         self.own.close().await;
@@ -151,9 +137,7 @@ pub(crate) struct Comparison {
     pub orders: u64,
     /// Orders that the read model lacks or has in another state.
     pub different: u64,
-    /// Events that were applied.
     pub applied: u64,
-    /// Events that were not applied.
     pub missing: u64,
     /// Events that were applied more than once.
     pub repeated: u64,

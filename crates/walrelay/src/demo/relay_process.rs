@@ -27,10 +27,6 @@ impl RelayProcess {
     }
 
     /// Starts the relay unless it runs.
-    ///
-    /// # Errors
-    ///
-    /// The process cannot be started.
     pub(crate) fn start(&mut self) -> io::Result<()> {
         if self.supervisor.is_some() {
             return Ok(());

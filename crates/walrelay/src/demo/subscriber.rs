@@ -10,7 +10,6 @@ use tonic::transport::Endpoint;
 use super::ledger::Ledger;
 use crate::output::print;
 
-/// The output of the demo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DemoOutput {
     /// Every message and the summary.
@@ -20,10 +19,6 @@ pub(crate) enum DemoOutput {
 }
 
 /// Receives until the stream ends. Enters every message into the ledger, and prints it.
-///
-/// # Errors
-///
-/// The stream broke off.
 pub(crate) async fn subscribe(
     host: &str,
     subscription: &str,

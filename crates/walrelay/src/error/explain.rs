@@ -31,7 +31,6 @@ pub(crate) fn fix_of(error: &impl Coded) -> String {
     error.fix().unwrap_or_else(|| fix(error.code()).to_owned())
 }
 
-/// Returns the fix of a code for the relay of a shard.
 #[must_use]
 pub(crate) fn fix_of_shard(code: Code, shard: Shard) -> String {
     with_shard(fix(code), shard)

@@ -47,7 +47,6 @@ pub(super) struct BoundedListener {
 }
 
 impl BoundedListener {
-    /// Accepts connections from this socket.
     pub(super) fn new(listener: TcpListener) -> Self {
         Self { listener, open: Arc::default(), reserve: None }
     }

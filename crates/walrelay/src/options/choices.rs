@@ -2,7 +2,6 @@
 
 use walrelay_pg_client::TableAccess;
 
-/// A shell with completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shell {
     Bash,
@@ -10,7 +9,6 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     /// Text for people.
@@ -19,12 +17,9 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// The format of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputFormat {
-    /// Text for people.
     Text,
-    /// JSON for programs.
     Json,
 }
 
@@ -64,9 +59,7 @@ impl ChangeMode {
 /// How a command that changes something asks and prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChangeOptions {
-    /// Whether the change may be made.
     pub mode: ChangeMode,
-    /// Output format.
     pub format: OutputFormat,
 }
 

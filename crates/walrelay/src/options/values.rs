@@ -20,7 +20,6 @@ use walrelay_pubsub::parse_rfc3339;
 
 use super::units::{parse_duration, parse_size};
 
-/// The result of a parser.
 pub(crate) type Parsed<T> = Result<T, String>;
 
 /// Longest Postgres identifier in bytes (NAMEDATALEN - 1). Postgres silently truncates longer ones.
@@ -36,7 +35,6 @@ const AGE_MAX: Duration = Duration::from_hours(24 * 3650);
 /// WAL segment has 16 MiB.
 const WAL_BUDGET_MIN: u64 = 1 << 20;
 
-/// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes(pub usize);
 
@@ -101,7 +99,6 @@ pub(crate) fn duration(
     }
 }
 
-/// Parses the name of a Google Cloud region.
 pub(crate) fn region(text: &str) -> Parsed<String> {
     let text = text.trim();
     let is_known_form = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -126,7 +123,6 @@ pub(crate) fn duration_or_never(
     }
 }
 
-/// Returns a parser of a size in a range.
 pub(crate) fn size(
     low: &'static str,
     high: &'static str,
@@ -142,7 +138,6 @@ pub(crate) fn size(
     }
 }
 
-/// Returns a parser of a whole number in a range.
 pub(crate) fn count<N>(
     low: N,
     high: N,
@@ -156,7 +151,6 @@ where
     }
 }
 
-/// Parses the number of shards.
 pub(crate) fn shard_count(text: &str) -> Parsed<u32> {
     let count = text.trim().parse().ok();
     let count = count.filter(|count| walrelay_outbox_store::Shard::is_count(*count));
@@ -168,7 +162,6 @@ pub(crate) fn secret(text: &str) -> Parsed<Secret> {
     Ok(Secret::new(text))
 }
 
-/// Parses a consumer and its database.
 pub(crate) fn named_database(text: &str) -> Parsed<NamedDatabase> {
     // Without a name, the first `=` is that of a parameter of the URL.
     match text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains("://")) {
@@ -181,12 +174,10 @@ pub(crate) fn named_database(text: &str) -> Parsed<NamedDatabase> {
     }
 }
 
-/// Parses the place of an archive.
 pub(crate) fn archive_location(text: &str) -> Parsed<ArchiveLocation> {
     text.parse().map_err(|error: LocationError| error.to_string())
 }
 
-/// Parses a regional endpoint of Pub/Sub.
 pub(crate) fn regional_endpoint(text: &str) -> Parsed<Endpoint> {
     Endpoint::regional(text).map_err(|error| error.to_string())
 }
@@ -212,7 +203,6 @@ pub(crate) fn log_filter(text: &str) -> Parsed<String> {
     checked(text, is_filter, allowed)
 }
 
-/// Returns whether this is a level, or a list of `target=level`.
 fn is_filter(text: &str) -> bool {
     // The parser takes an unknown level for a target, and would then log only that target.
     let is_every_part_one = text.trim().is_empty() || text.split(',').all(ends_in_a_level);
@@ -227,7 +217,6 @@ fn ends_in_a_level(directive: &str) -> bool {
     is_path && levels.iter().any(|known| known.eq_ignore_ascii_case(level.trim()))
 }
 
-/// Parses the name of a slot.
 pub(crate) fn slot_name(text: &str) -> Parsed<String> {
     checked(text, is_slot_name, "1 to 63 lower-case letters, digits and underscores")
 }
@@ -242,7 +231,6 @@ pub(crate) fn identifier(text: &str) -> Parsed<String> {
     checked(text, is_identifier, "1 to 63 bytes")
 }
 
-/// Parses the name of a consumer.
 pub(crate) fn consumer_name(text: &str) -> Parsed<String> {
     let fits = |name: &str| {
         (1..=CONSUMER_BYTES_MAX).contains(&name.len())
@@ -271,7 +259,6 @@ pub(crate) fn ordering_key(text: &str) -> Parsed<String> {
     checked(text, |text| !text.is_empty(), allowed)
 }
 
-/// Parses a reason, which a table keeps.
 pub(crate) fn reason(text: &str) -> Parsed<String> {
     checked(
         text.trim(),
@@ -280,7 +267,6 @@ pub(crate) fn reason(text: &str) -> Parsed<String> {
     )
 }
 
-/// Parses the id of a replay.
 pub(crate) fn replay_id(text: &str) -> Parsed<String> {
     let is_id = |id: &str| id.len() == 8 && id.bytes().all(|b| b.is_ascii_hexdigit());
     checked(text, is_id, "the id that the replay printed, eight hex digits")
@@ -291,7 +277,6 @@ pub(crate) fn template(text: &str) -> Parsed<Template> {
     Template::parse(text).map_err(|error| error.to_string())
 }
 
-/// Parses the template of a topic.
 pub(crate) fn topic_template(text: &str) -> Parsed<Template> {
     if text.trim().is_empty() {
         return Err("a topic, columns in braces".to_owned());
@@ -336,7 +321,6 @@ pub(crate) fn optional_column(text: &str) -> Parsed<OptionalColumn> {
     }
 }
 
-/// Parses a WAL budget.
 pub(crate) fn wal_budget(text: &str) -> Parsed<WalBudgetLimit> {
     match text.trim() {
         "auto" => Ok(WalBudgetLimit::Auto),
@@ -348,7 +332,6 @@ pub(crate) fn wal_budget(text: &str) -> Parsed<WalBudgetLimit> {
     }
 }
 
-/// Parses an address to listen on, or `off`.
 pub(crate) fn listen_or_off(text: &str) -> Parsed<OrOff> {
     match text.trim() {
         "off" => Ok(OrOff(None)),
@@ -359,7 +342,6 @@ pub(crate) fn listen_or_off(text: &str) -> Parsed<OrOff> {
     }
 }
 
-/// Parses an address and a port.
 pub(crate) fn listen(text: &str) -> Parsed<SocketAddr> {
     let address = text.trim().replacen("localhost:", "127.0.0.1:", 1).parse();
     address.map_err(|_| "an address and a port, such as 127.0.0.1:8080".to_owned())
@@ -418,7 +400,6 @@ pub(crate) fn event_id(text: &str) -> Parsed<String> {
     })
 }
 
-/// Returns whether Postgres accepts this as the name of a slot.
 pub(crate) fn is_slot_name(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
     (1..=IDENTIFIER_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits)

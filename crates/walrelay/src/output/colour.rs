@@ -12,16 +12,13 @@ pub(crate) enum Tone {
     Attention,
     /// Somebody has to act.
     Bad,
-    /// A heading.
     Heading,
 }
 
 /// Colours on a terminal, and plain text elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ColourMode {
-    /// No colours.
     Plain,
-    /// ANSI colours.
     Coloured,
 }
 

@@ -43,7 +43,6 @@ pub(crate) struct LiveLine {
 }
 
 impl LiveLine {
-    /// Creates a line of text.
     pub(crate) fn of_text() -> Self {
         Self::new(ProgressBar::no_length(), "{msg}")
     }

@@ -10,12 +10,9 @@ pub(crate) struct ColumnFit<const N: usize> {
     pub(crate) left_out: &'static [usize],
 }
 
-/// A table with its heading.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Table<'a, const N: usize> {
-    /// The name of each column.
     pub heading: [&'static str; N],
-    /// The cells of each row.
     pub rows: &'a [[String; N]],
 }
 

@@ -21,7 +21,6 @@ Commands that delete, discard, republish or move a position ask at a terminal, a
 question. Without a terminal they need `--yes`. With `--dry-run` they print the effect and change nothing.
 ";
 
-/// Returns the page of commands.
 #[must_use]
 pub fn page(root: &Command) -> String {
     let mut text = format!("{HEAD}{INTRODUCTION}{CONSENT}");

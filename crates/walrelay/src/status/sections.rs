@@ -122,7 +122,6 @@ fn shards(report: &StatusReport, paint: ColourMode) -> String {
     text
 }
 
-/// Tables that are shown.
 const TABLES_SHOWN: usize = 4;
 
 /// Returns the largest tables. JSON has all of them.

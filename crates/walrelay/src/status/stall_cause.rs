@@ -17,11 +17,9 @@ use crate::output::text::visible;
 /// Why rows do not flow, and the recommended next step.
 #[derive(Debug)]
 pub(crate) struct Cause {
-    /// How bad it is.
     pub severity: Severity,
     /// The reason, without a period.
     pub text: String,
-    /// The recommended next step.
     pub step: NextStep,
 }
 

@@ -19,7 +19,6 @@ use crate::output::text::{human_bytes, visible};
 /// Lists the rows that need a person.
 const LIST: &str = "walrelay dispatch list";
 
-/// Starts a relay.
 const START: &str = "start the relay: walrelay run";
 
 /// Returns the next step for an unfinished operation that this command finishes.
@@ -44,11 +43,9 @@ fn finishing(operation: &OperationReport) -> NextStep {
 /// The status in short: severity, headline and recommended next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// How bad it is.
     pub severity: Severity,
     /// One line of text.
     pub headline: String,
-    /// The recommended next step, or none.
     pub next_step: Option<NextStep>,
 }
 
@@ -85,7 +82,6 @@ impl Summary {
         Self::new(*severity, headline.clone(), next_step.clone())
     }
 
-    /// Returns the report with this summary.
     pub(crate) fn into_report(self, report: StatusReport) -> StatusReport {
         let Self { severity, headline, next_step } = self;
         StatusReport { severity, headline, next_step, ..report }
@@ -291,7 +287,6 @@ impl Summary {
     }
 }
 
-/// Returns the colour of a severity.
 pub(crate) const fn tone_of(severity: Severity) -> Tone {
     match severity {
         Severity::Good => Tone::Good,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A key with leased messages belongs to the consumer that holds them. No other consumer gets its
-//! next message, so two streams never compete for one key. The module [`homes`] selects the stream
+//! next message, so two streams never compete for one key. [`key_assignment`] selects the stream
 //! for a key without leased messages. This module reads no clock, and takes the time as an
 //! argument.
 

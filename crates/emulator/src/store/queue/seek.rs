@@ -38,7 +38,6 @@ impl Queue {
         }
     }
 
-    /// Removes all waiting and leased messages.
     fn take_everything(&mut self) -> Vec<Waiting> {
         let mut everything: Vec<Waiting> = self.unkeyed.drain(..).collect();
         for (_, lease) in self.leases.drain() {

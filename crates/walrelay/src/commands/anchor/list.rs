@@ -47,7 +47,6 @@ impl List {
     }
 }
 
-/// An anchor, as `anchor list -o json` prints it.
 #[derive(Debug, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field of the JSON")]
 struct AnchorListing {

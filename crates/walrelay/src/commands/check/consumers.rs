@@ -32,7 +32,6 @@ pub(super) struct Consumers {
 }
 
 impl Consumers {
-    /// Reads the consumers of the outbox's own database.
     pub(super) async fn in_outbox_database(outbox: &SqlClient) -> Self {
         let mut found = Self::default();
         found.add("consumers", registered(outbox, None).await);
@@ -82,7 +81,6 @@ impl Consumers {
         }
     }
 
-    /// Returns findings about the consumers and their subscriptions.
     pub(super) async fn findings(self, endpoint: &Endpoint) -> Vec<Finding> {
         let Self { registered, unchecked, mut findings } = self;
         if registered.is_empty() {
@@ -214,7 +212,6 @@ fn about(
     findings
 }
 
-/// Returns the fix of a warning, with the commands of this consumer.
 fn fix_of(remark: SubscriptionWarning, consumer: &RegisteredConsumer) -> String {
     match remark {
         SubscriptionWarning::Unordered => remark.fix().to_owned(),

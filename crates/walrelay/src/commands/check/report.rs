@@ -32,7 +32,6 @@ pub(super) struct CheckReport<'a> {
     findings: Vec<FindingReport<'a>>,
 }
 
-/// A finding in that output.
 #[derive(Debug, Serialize)]
 struct FindingReport<'a> {
     severity: &'static str,
@@ -44,7 +43,6 @@ struct FindingReport<'a> {
 }
 
 impl<'a> CheckReport<'a> {
-    /// Returns the JSON of the findings.
     #[must_use]
     pub(super) fn of(findings: &'a [Finding]) -> Self {
         Self { findings: findings.iter().map(FindingReport::of).collect() }

@@ -20,10 +20,6 @@ pub(super) struct Payload {
 }
 
 /// Returns the payload columns of the tables that have one.
-///
-/// # Errors
-///
-/// The catalog cannot be read.
 pub(super) async fn payloads(
     client: &SqlClient,
     router: &RouterConfig,
@@ -40,7 +36,6 @@ pub(super) async fn payloads(
     Ok(payloads)
 }
 
-/// Returns the finding about a topic that has a schema.
 pub(super) fn about(topic: &str, schema: &SchemaSettings, payloads: &[Payload]) -> Finding {
     let subject = format!("topic {topic}");
     let passed = |message: String| Finding::passed("topic-schema", subject.clone(), message);

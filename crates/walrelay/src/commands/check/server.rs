@@ -8,11 +8,6 @@ use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, SqlError};
 use walrelay_pg_replication::read_retention;
 
-/// Returns the findings.
-///
-/// # Errors
-///
-/// The server refuses a query.
 pub(super) async fn findings(
     client: &SqlClient,
     wal_budget: WalBudgetLimit,

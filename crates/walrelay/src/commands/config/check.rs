@@ -42,7 +42,6 @@ impl Check {
     }
 }
 
-/// A valid configuration, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 struct CheckedConfigJson<'a> {
     command: &'a str,

@@ -96,12 +96,10 @@ pub(crate) struct Init {
     endpoint: EndpointOptions,
 }
 
-/// What to set up.
 struct SetUp {
     /// Full name of the subscription.
     subscription: String,
     endpoint: Endpoint,
-    /// The subscription to create, if any.
     create: Option<NewSubscription>,
     verbosity: Verbosity,
 }

@@ -40,7 +40,6 @@ impl List {
     }
 }
 
-/// A consumer in the output of `consumer list --output json`.
 #[derive(Debug, Serialize)]
 struct ListedConsumer<'a> {
     consumer: &'a str,

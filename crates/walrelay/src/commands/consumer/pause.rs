@@ -56,7 +56,6 @@ impl Pause {
     }
 }
 
-/// A paused or resumed consumer, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 pub(super) struct PausedJson<'a> {
     pub(super) consumer: &'a str,

@@ -94,7 +94,6 @@ impl Prune {
     }
 }
 
-/// The deleted rows of an inbox, as `-o json` prints them.
 #[derive(Debug, Serialize)]
 struct PrunedInboxJson<'a> {
     consumer: &'a str,

@@ -101,7 +101,6 @@ pub(crate) struct Rebuild {
     endpoint: EndpointOptions,
 }
 
-/// The source of a rebuild.
 enum Source {
     /// Messages published since this time, as far as the topic retains them.
     Topic(SystemTime),
@@ -113,7 +112,6 @@ enum Source {
     Cancel,
 }
 
-/// Where a rebuild reads, and what it creates.
 struct RebuildPlan {
     connect: ConnectConfig,
     source: Source,
@@ -179,10 +177,6 @@ impl Rebuild {
     }
 
     /// Runs a rebuild, or cancels one.
-    ///
-    /// # Errors
-    ///
-    /// The rebuild refused to begin, ended early, or a file of SQL cannot be read.
     async fn rebuild(
         &self,
         plan: &RebuildPlan,

@@ -89,7 +89,6 @@ impl ResetKey {
     }
 }
 
-/// A key that was reset, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 struct KeyResetJson<'a> {
     consumer: &'a str,

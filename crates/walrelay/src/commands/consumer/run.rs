@@ -71,12 +71,9 @@ pub(crate) struct Run {
     endpoint: EndpointOptions,
 }
 
-/// The consumer of a process.
 pub(crate) struct ConsumerConfig {
     pub(crate) settings: Settings,
-    /// The address that serves `/livez` and the other endpoints, if any.
     pub(crate) http: Option<SocketAddr>,
-    /// The OpenTelemetry collector for spans and metrics, if any.
     pub(crate) otlp: Option<walrelay_otlp::Settings>,
 }
 
@@ -146,10 +143,6 @@ impl Run {
 
 /// Runs until `shutdown` is requested, or until the consumer has caught up if the configuration
 /// asks for that.
-///
-/// # Errors
-///
-/// Returns the error that ended the consumer.
 async fn run(mut config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let consumer = &config.settings.consumer;
     let (metrics, health) = (Metrics::new(consumer), Health::new(consumer));
@@ -161,7 +154,6 @@ async fn run(mut config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Erro
     Box::pin(with_telemetry(otlp, exported, spans_dropped, work)).await
 }
 
-/// The consumer of this process, with its HTTP endpoints.
 struct ConsumerProcess<'a> {
     config: &'a ConsumerConfig,
     health: Health,
@@ -193,7 +185,6 @@ impl ConsumerProcess<'_> {
     }
 }
 
-/// Logs what this consumer is and works on.
 fn log_start(settings: &Settings, http: Option<SocketAddr>) {
     let Settings { consumer, subscription, endpoint, .. } = settings;
     tracing::info!(

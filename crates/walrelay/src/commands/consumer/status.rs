@@ -65,7 +65,6 @@ impl Status {
     }
 }
 
-/// The status of a consumer, and of the subscription that it reads.
 #[derive(Debug, Serialize)]
 struct StatusWithBacklog {
     #[serde(flatten)]
@@ -163,7 +162,6 @@ impl StatusWithBacklog {
         parts.join("; ")
     }
 
-    /// Formats the headline, the next step and the values.
     fn page(&self) -> String {
         let Self { status, .. } = self;
         let unknown = || "-".to_owned();

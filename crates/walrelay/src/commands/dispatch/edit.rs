@@ -232,7 +232,6 @@ struct Files {
     attributes: Option<BTreeMap<String, String>>,
 }
 
-/// The edited message.
 #[derive(Debug)]
 struct EditedMessage {
     message: Vec<u8>,

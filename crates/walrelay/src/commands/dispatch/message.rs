@@ -56,7 +56,6 @@ pub(super) fn event_of(row: DispatchRow) -> FailedEvent {
     }
 }
 
-/// Returns a row with its message.
 pub(super) fn detail_of(detail: DispatchDetail) -> EventDetail {
     let lacks = lacks(&detail);
     let message = decode(&detail).map(|message| EventMessage {

@@ -47,7 +47,6 @@ pub(super) struct DispatchRowsArgs {
 }
 
 impl DispatchRowsArgs {
-    /// Returns whether at least one filter is given.
     pub(super) fn is_given(&self) -> bool {
         self.status.is_some() || self.topic.is_some() || self.filters.is_given()
     }
@@ -231,11 +230,6 @@ impl FailedEvents for DispatchRows {
 
 /// Runs `work` on the rows in a session of the database, and prints its text. `access` is what the
 /// command needs.
-///
-/// # Errors
-///
-/// Postgres cannot be reached, the row does not exist or has the wrong status, or a file cannot be
-/// read.
 pub(super) async fn in_session(
     DatabaseConfig { connect, outbox }: &DatabaseConfig,
     access: TableAccess,

@@ -116,7 +116,6 @@ fn reserved_attribute(attribute: &str, identity: &[&str]) -> Error {
     }
 }
 
-/// A new ordering key of a row.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::commands) struct KeyChange<'a> {
     pub(in crate::commands) before: &'a str,

@@ -26,18 +26,13 @@ const BATCH_GRACE: Duration = Duration::from_secs(5);
 /// The events to act on.
 #[derive(Debug, Clone)]
 pub(in crate::commands) struct EventSelection<Q> {
-    /// Which events.
     pub(in crate::commands) events: SelectedEvents<Q>,
-    /// Consent and output.
     pub(in crate::commands) options: ChangeOptions,
 }
 
-/// Events by ids or by filters.
 #[derive(Debug, Clone)]
 pub(in crate::commands) enum SelectedEvents<Q> {
-    /// Events with these ids.
     Ids(Vec<String>),
-    /// Events that match filters.
     Matching(Q),
 }
 
@@ -63,7 +58,6 @@ impl<Q> EventSelection<Q> {
     }
 }
 
-/// The action on the events.
 #[derive(Clone, Copy)]
 pub(in crate::commands) enum BulkAction<'a> {
     Retry,
@@ -124,8 +118,7 @@ struct BulkResult {
 ///
 /// # Errors
 ///
-/// The server refuses, a named event has the wrong status, the user did not agree, or a signal
-/// stopped the action.
+/// A named event has the wrong status, the user did not agree, or a signal stopped the action.
 pub(in crate::commands) async fn act<S: FailedEvents>(
     side: &S,
     client: &mut SqlClient,
@@ -208,7 +201,6 @@ async fn count_incomplete<S: FailedEvents>(
     }
 }
 
-/// Events that the command line names.
 struct NamedEvents<'a> {
     ids: &'a [String],
     options: ChangeOptions,
@@ -332,7 +324,6 @@ async fn others<S: FailedEvents>(
     })
 }
 
-/// Events that a query selects.
 struct MatchingEvents<'a, Q> {
     query: &'a Q,
     /// How many there were when the operator was asked.

@@ -8,11 +8,9 @@ use crate::error::Error;
 use crate::options::{ChangeArgs, EditFiles};
 use crate::output::json::json_text;
 
-/// The events that a command changed.
 #[derive(Debug, Serialize)]
 pub(super) struct ChangedEventsJson {
     pub(super) result: &'static str,
-    /// The number of changed events.
     pub(super) events: u64,
     /// Matching events that only an edit can complete.
     pub(super) need_edit: u64,
@@ -29,14 +27,12 @@ impl ChangedEventsJson {
 /// A checked edit.
 #[derive(Debug)]
 pub(in crate::commands) struct Edited {
-    /// Id of the event.
     pub(in crate::commands) id: String,
     /// The attributes that describe the event, and that the edit changes.
     pub(in crate::commands) described: Vec<String>,
 }
 
 impl Edited {
-    /// Returns what the command prints.
     pub(in crate::commands) fn output(self, options: ChangeOptions) -> Result<String, Error> {
         let Self { id, described } = self;
         let changed = match described.as_slice() {

@@ -10,12 +10,10 @@ use serde_json::value::RawValue;
 /// have is null there.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FailedEvent {
-    /// Id of the event.
     pub event_id: String,
     /// State: `retrying`, `dead`, `published` or `discarded`; in an inbox `done`, `late`, `retrying`,
     /// `dead` or `discarded`.
     pub status: String,
-    /// Attempts so far.
     pub attempts: u32,
     /// Position in the WAL of the end of its transaction.
     pub commit_lsn: Option<String>,
@@ -23,11 +21,8 @@ pub(crate) struct FailedEvent {
     pub tx_index: Option<u32>,
     /// Full name of the topic.
     pub topic: Option<String>,
-    /// Ordering key.
     pub ordering_key: String,
-    /// Event type.
     pub event_type: Option<String>,
-    /// Version of the aggregate.
     pub version: Option<i64>,
     /// Whether later events of its key wait for it.
     pub holds_its_key: Option<bool>,
@@ -39,7 +34,6 @@ pub(crate) struct FailedEvent {
     pub last_error: Option<String>,
     /// Id of the message at Pub/Sub.
     pub message_id: Option<String>,
-    /// Bytes of the stored message.
     pub message_bytes: u64,
     /// RFC 3339 time at which the event occurred.
     pub occurred_at: Option<String>,
@@ -55,7 +49,6 @@ pub(crate) struct FailedEvent {
 }
 
 impl FailedEvent {
-    /// Returns the position in the WAL.
     pub(crate) fn position(&self) -> Option<Position> {
         let commit_lsn = self.commit_lsn.as_ref()?.parse().ok()?;
         Some(Position { commit_lsn, tx_index: self.tx_index? })
@@ -67,27 +60,21 @@ impl FailedEvent {
     }
 }
 
-/// An event with its message.
 #[derive(Debug, Serialize)]
 pub(crate) struct EventDetail {
-    /// The event.
     #[serde(flatten)]
     pub event: FailedEvent,
     /// The message. None if it is not stored, or cannot be decoded.
     pub message: Option<EventMessage>,
 }
 
-/// A stored message.
 #[derive(Debug, Serialize)]
 pub(crate) struct EventMessage {
-    /// Attributes by name.
     pub attributes: BTreeMap<String, String>,
-    /// Ordering key.
     pub ordering_key: String,
     /// The payload: JSON, a string, or an object with the size of binary data. Null if it was too
     /// large to be recorded.
     pub data: Box<RawValue>,
-    /// The parts that were too large to be recorded.
     pub lacks: Vec<MissingPart>,
 }
 
@@ -96,7 +83,6 @@ pub(crate) struct EventMessage {
 pub(crate) struct MissingPart {
     /// `topic`, `ordering_key`, `attributes` or `data`.
     pub part: &'static str,
-    /// Its size.
     pub bytes: usize,
 }
 

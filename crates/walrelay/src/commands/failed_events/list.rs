@@ -19,16 +19,13 @@ const LIMIT: u32 = 100;
 /// Events per query when all are listed. This bounds memory to some megabytes.
 const PAGE_ROWS: u32 = 1_000;
 
-/// The events to print, and the output format.
 #[derive(Debug, Clone)]
 pub(crate) struct EventList<Q> {
-    /// Filters.
     pub(crate) query: Q,
     /// Only events after this position.
     pub(crate) after: Option<Position>,
     /// Most events to print. None prints all.
     pub(crate) limit: Option<u32>,
-    /// Output format.
     pub(crate) format: OutputFormat,
 }
 
@@ -58,7 +55,6 @@ pub(in crate::commands) async fn list<S: FailedEvents>(
     }
 }
 
-/// Formats a page of events for the terminal.
 fn table_of<S: FailedEvents>(rows: &[FailedEvent]) -> String {
     table(rows, S::GROUP, terminal().map(|size| size.columns))
 }

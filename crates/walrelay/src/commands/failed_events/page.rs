@@ -97,7 +97,6 @@ fn short_topic(topic: &str) -> &str {
     topic.rsplit('/').next().unwrap_or(topic)
 }
 
-/// Returns one event as text.
 #[must_use]
 pub(crate) fn detail_text(detail: &EventDetail) -> String {
     let row = &detail.event;

@@ -8,7 +8,6 @@ use crate::config::OutputFormat;
 use crate::error::Error;
 use crate::output::json::json_text;
 
-/// Returns the text of one event with its message.
 pub(in crate::commands) async fn show<S: FailedEvents>(
     side: &S,
     client: &SqlClient,

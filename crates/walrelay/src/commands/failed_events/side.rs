@@ -9,14 +9,11 @@ use crate::output::text::visible;
 
 /// One side: the rows of dispatch state, or the events of a consumer's inbox.
 pub(in crate::commands) trait FailedEvents: Sync {
-    /// Filters.
     type Query: Clone + Sync;
 
-    /// The command.
     const COMMAND: &'static str;
     /// The noun of counts, as in `3 row(s)`.
     const NOUN: &'static str;
-    /// The column that groups its events in a list.
     const GROUP: EventGroup;
     /// Why some events are not retried with the others, and the commands that fix them.
     const NEED_EDIT: &'static str;
@@ -30,7 +27,6 @@ pub(in crate::commands) trait FailedEvents: Sync {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<FailedEvent>, Error>>;
 
-    /// Counts the matching events.
     fn count(
         &self,
         client: &SqlClient,
@@ -65,7 +61,6 @@ pub(in crate::commands) trait FailedEvents: Sync {
         start: &str,
     ) -> impl Future<Output = Result<Vec<String>, Error>>;
 
-    /// Returns one event with its message.
     fn show(
         &self,
         client: &SqlClient,
@@ -79,7 +74,6 @@ pub(in crate::commands) trait FailedEvents: Sync {
         ids: &[String],
     ) -> impl Future<Output = Result<u64, Error>>;
 
-    /// Discards one event.
     fn discard_one(
         &self,
         client: &mut SqlClient,

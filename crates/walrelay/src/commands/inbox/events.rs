@@ -54,7 +54,6 @@ pub(super) struct InboxEventsArgs {
 }
 
 impl InboxEventsArgs {
-    /// Returns whether at least one filter is given.
     pub(super) fn is_given(&self) -> bool {
         self.status.is_some() || self.filters.is_given()
     }
@@ -71,7 +70,6 @@ impl InboxEventsArgs {
     }
 }
 
-/// Where an inbox is.
 pub(super) struct InboxAddress {
     connect: ConnectConfig,
     /// Name of the consumer. `None` means the only one in the database.
@@ -85,7 +83,6 @@ impl InboxPlace {
     }
 }
 
-/// The events of a consumer's inbox.
 pub(super) struct InboxEvents {
     pub(super) place: ConsumerGeneration,
 }
@@ -230,11 +227,6 @@ impl FailedEvents for InboxEvents {
 }
 
 /// Runs `work` on the events in a session of the database, and prints its text.
-///
-/// # Errors
-///
-/// Postgres cannot be reached, the event does not exist or has the wrong status, or a file cannot
-/// be read.
 pub(super) async fn in_session(
     InboxAddress { connect, consumer }: &InboxAddress,
     shutdown: &Shutdown,

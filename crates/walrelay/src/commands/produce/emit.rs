@@ -64,7 +64,7 @@ impl Emit {
     ///
     /// # Errors
     ///
-    /// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
+    /// `walrelay init` has not created the function.
     async fn run(mut self, connect: &ConnectConfig) -> Result<(), Error> {
         if self.payload == STANDARD_INPUT {
             // A read blocks, and must not keep a signal from ending the command.
@@ -89,14 +89,12 @@ impl Emit {
 /// More than any payload that Pub/Sub or jsonb takes.
 const INPUT_BYTES_MAX: u64 = 300 << 20;
 
-/// The argument that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
 fn json_or_dash(text: &str) -> Result<String, String> {
     if text == STANDARD_INPUT { Ok(text.to_owned()) } else { json(text) }
 }
 
-/// The output of `emit -o json`.
 #[derive(Debug, Serialize)]
 struct EmittedEvent {
     /// None if the role may not read the outbox.

@@ -49,11 +49,6 @@ impl Forget {
         Some(Plan::new(async move |shutdown| self.run(&connect, shutdown).await))
     }
 
-    /// Forgets the aggregates, and prints their number.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, Postgres cannot be reached or refuses, or the user does not agree.
     async fn run(mut self, connect: &ConnectConfig, shutdown: &Shutdown) -> Result<(), Error> {
         if let Some(path) = &self.from_file {
             self.ids.extend(ids_of(path)?);

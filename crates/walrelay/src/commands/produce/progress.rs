@@ -5,7 +5,6 @@ use tokio::time::Instant;
 use super::step::Step;
 use crate::output::live::{LiveLine, per_second};
 
-/// Shows how many rows of a snapshot are done.
 pub(super) struct SnapshotProgress {
     /// Number of rows when the command began.
     rows: u64,
@@ -23,12 +22,10 @@ impl SnapshotProgress {
         Self { rows, events: first.events, done_before, began: Instant::now(), line }
     }
 
-    /// Returns the number of events that are written.
     pub(super) const fn events(&self) -> u64 {
         self.events
     }
 
-    /// Takes the numbers of a step, and shows them.
     pub(super) fn update(&mut self, step: &Step) {
         self.events = step.events;
         let done = step.events + step.skipped;

@@ -117,7 +117,6 @@ async fn snapshot(
     })
 }
 
-/// The result of a snapshot or of its dry run, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 struct SnapshotJson {
     rows: u64,
@@ -158,7 +157,6 @@ async fn survey(client: &SqlClient, request: &SnapshotRequest) -> Result<Survey,
     Ok(Survey { source, shows_versions: row.get("shows_versions") })
 }
 
-/// The rows of a snapshot.
 struct RowCount {
     all: u64,
     /// Rows for which an event would be written, at most.

@@ -40,12 +40,10 @@ pub(super) struct SnapshotRequest {
     pub(super) include_versioned: bool,
 }
 
-/// Where a snapshot begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SnapshotStart {
     /// After the last row of an interrupted run of the same snapshot.
     Resumed,
-    /// With the first row.
     FirstRow,
 }
 
@@ -56,7 +54,6 @@ pub(super) struct Step {
     pub(super) events: u64,
     /// Events of this step.
     pub(super) written: u64,
-    /// Rows that it has skipped.
     pub(super) skipped: u64,
     /// Id of the last row that it has read.
     pub(super) last_id: Option<String>,

@@ -12,7 +12,6 @@ use walrelay_outbox_replay::replay::{
 use crate::error::explain::for_this_shard;
 use crate::output::live::{LiveLine, per_second};
 
-/// Shows the steps of a replay on standard error and in the log.
 #[derive(Debug, Default)]
 pub(super) struct StepPrinter {
     /// The pass that is shown now.

@@ -9,10 +9,6 @@ use crate::config::DatabaseConfig;
 use crate::error::Error;
 
 /// Runs `work` in a session of the outbox's database.
-///
-/// # Errors
-///
-/// Postgres cannot be reached, the work failed, or a signal came.
 pub(super) async fn in_session(
     database: &DatabaseConfig,
     shutdown: &Shutdown,

@@ -17,7 +17,6 @@ const COPIES: &str = "a consumer skips copies of the events that its inbox lists
      there are applied again, unless the consumer runs with `--dedupe position`. `walrelay consumer rebuild NAME --key KEY` \
      applies all events of a key again\n";
 
-/// The destination of a replay that is in place.
 const IN_PLACE: &str = "in place";
 
 /// Returns a line about the rows that were left out, or an empty string.
@@ -30,26 +29,20 @@ fn left_out(rows: u64) -> String {
     }
 }
 
-/// The result of `walrelay replay start` and `resume`.
 #[derive(Debug)]
 pub(super) enum ReplayResult {
     /// No row is to be published again in place.
     Nothing {
-        /// The replay.
         job: ReplayJob,
         /// Rows that Pub/Sub would never accept.
         left_out: u64,
     },
-    /// The replay is at its end.
     Done {
-        /// The replay.
         job: ReplayJob,
-        /// Its counts.
         done: ReplayDone,
     },
 }
 
-/// Describes the result.
 pub(super) fn result_text(result: &ReplayResult) -> String {
     let (job, ReplayDone { published, refused }) = match result {
         ReplayResult::Nothing { left_out: rows, .. } => {
@@ -73,7 +66,6 @@ pub(super) fn result_text(result: &ReplayResult) -> String {
     }
 }
 
-/// The result, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 pub(super) struct ReplayResultJson<'a> {
     id: Option<&'a str>,
@@ -85,7 +77,6 @@ pub(super) struct ReplayResultJson<'a> {
 }
 
 impl<'a> ReplayResultJson<'a> {
-    /// Returns the JSON of a result.
     #[must_use]
     pub(super) fn new(result: &'a ReplayResult) -> Self {
         match result {
@@ -115,7 +106,6 @@ impl<'a> ReplayResultJson<'a> {
     }
 }
 
-/// A cancelled replay, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 pub(super) struct ReplayCancelJson<'a> {
     id: &'a str,
@@ -125,7 +115,6 @@ pub(super) struct ReplayCancelJson<'a> {
 }
 
 impl<'a> ReplayCancelJson<'a> {
-    /// Returns the JSON of the cancelled replay with this id.
     #[must_use]
     pub(super) fn new(id: &'a str, rows: &'a CancelledRows) -> Self {
         let (destination, published, removed) = match rows {
@@ -148,7 +137,6 @@ pub(super) fn to_cancel(rows: &CancelledRows) -> String {
     }
 }
 
-/// Describes the effect of a cancellation.
 pub(super) fn cancelled(rows: &CancelledRows) -> String {
     match rows {
         CancelledRows::Published { .. } => to_cancel(rows),
@@ -158,7 +146,6 @@ pub(super) fn cancelled(rows: &CancelledRows) -> String {
     }
 }
 
-/// A replay, as `walrelay replay list` and `show` print it.
 #[derive(Debug, Serialize)]
 pub(super) struct ReplayJson<'a> {
     id: &'a str,
@@ -189,7 +176,6 @@ struct RequestJson<'a> {
 }
 
 impl<'a> ReplayJson<'a> {
-    /// Returns the JSON of a replay.
     #[must_use]
     pub(super) fn of(job: &'a ReplayJob) -> Self {
         Self {
@@ -249,7 +235,6 @@ fn destination(job: &ReplayJob) -> &str {
     }
 }
 
-/// Formats replays as a table.
 #[must_use]
 pub(super) fn table(jobs: &[ReplayJob]) -> String {
     let cells = |job: &ReplayJob| {

@@ -24,12 +24,10 @@ use crate::options::values::{anchor_name, count, lsn, template, text_form, time,
 use crate::options::{ARGUMENTS, ChangeArgs, PublishingOptions};
 use crate::plan::Plan;
 
-/// The source of a replay's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RowSource {
     /// The WAL behind an anchor.
     Wal,
-    /// The outbox table.
     Table,
 }
 

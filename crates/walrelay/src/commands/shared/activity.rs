@@ -106,7 +106,6 @@ impl Activity {
     }
 }
 
-/// What has been reported.
 struct Reporter {
     activity: Activity,
     began: Instant,
@@ -155,7 +154,6 @@ impl Reporter {
     }
 }
 
-/// The figures of one moment.
 #[derive(Debug, Clone, Default)]
 struct Sample {
     events: u64,

@@ -5,10 +5,6 @@ use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable}
 use walrelay_relay::shutdown::Shutdown;
 
 /// Runs a command that needs no cleanup when it is interrupted.
-///
-/// # Errors
-///
-/// Returns the errors of the command, or that it was interrupted.
 pub(in crate::commands) async fn run_until_shutdown<T>(
     command: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
@@ -20,10 +16,6 @@ pub(in crate::commands) async fn run_until_shutdown<T>(
 }
 
 /// Runs `work` in the session of `client`, and cancels its statement on shutdown.
-///
-/// # Errors
-///
-/// Returns the errors of the work, or that it was interrupted.
 pub(in crate::commands) async fn attended<T>(
     connect: &ConnectConfig,
     client: &SqlClient,
@@ -34,10 +26,6 @@ pub(in crate::commands) async fn attended<T>(
 }
 
 /// Like [`attended`], for work that borrows the client: `pid` is the server process of its session.
-///
-/// # Errors
-///
-/// Returns the errors of the work, or that it was interrupted.
 pub(in crate::commands) async fn run_cancellable_in<T>(
     connect: &ConnectConfig,
     pid: i32,

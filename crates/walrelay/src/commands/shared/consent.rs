@@ -8,7 +8,6 @@ use tokio::task::spawn_blocking;
 use walrelay_errors::Code;
 use walrelay_relay::shutdown::Shutdown;
 
-/// Asks at the terminal whether to continue.
 async fn ask(question: &str, shutdown: &Shutdown) -> Result<(), Error> {
     let failed = |source| Error::Io { action: "ask".into(), source };
     let mut errors = io::stderr();

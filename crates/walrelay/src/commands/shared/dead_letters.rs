@@ -14,11 +14,9 @@ use crate::error::Error;
 pub(in crate::commands) struct NewDeadLetters {
     /// Full name of the subscription.
     pub(in crate::commands) subscription: String,
-    /// Settings of the topic.
     pub(in crate::commands) settings: TopicSettings,
     /// Number of the project whose service agent forwards messages. `None` if not known.
     pub(in crate::commands) project_number: Option<u64>,
-    /// What to do about the IAM bindings.
     pub(in crate::commands) grants: IamGrants,
 }
 
@@ -32,10 +30,6 @@ pub(in crate::commands) enum IamGrants {
 }
 
 /// Creates the topic, and a subscription that keeps the messages until somebody drains it.
-///
-/// # Errors
-///
-/// Pub/Sub refuses or does not answer.
 pub(super) async fn create(
     endpoint: &Endpoint,
     topic: &str,
@@ -55,10 +49,6 @@ pub(super) async fn create(
 }
 
 /// Grants the roles of Pub/Sub's service agent, or prints the commands that grant them.
-///
-/// # Errors
-///
-/// Pub/Sub refuses or does not answer.
 pub(super) async fn grant(
     endpoint: &Endpoint,
     subscription: &str,
@@ -122,7 +112,6 @@ impl ServiceAgent<'_> {
     }
 }
 
-/// Returns the project in a full name.
 fn project_of(resource: &str) -> &str {
     resource.split('/').nth(1).unwrap_or_default()
 }

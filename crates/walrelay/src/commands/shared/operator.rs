@@ -125,10 +125,6 @@ pub(in crate::commands) enum StopMode {
 }
 
 /// Connects, and runs a protocol in the session.
-///
-/// # Errors
-///
-/// The server cannot be reached, the protocol failed, or it was interrupted.
 pub(in crate::commands) async fn run_protocol<T>(
     connect: &ConnectConfig,
     terminal: Terminal<'_>,

@@ -7,10 +7,6 @@ use super::cancellable::run_until_shutdown;
 use crate::error::Error;
 
 /// Connects, also through a pooler, and runs `work` in the session.
-///
-/// # Errors
-///
-/// The server cannot be reached, the work failed, or a signal came while it connected.
 pub(in crate::commands) async fn in_shared_session(
     connect: &ConnectConfig,
     shutdown: &Shutdown,

@@ -26,7 +26,6 @@ pub(in crate::commands) fn nothing_to_do(already_there: usize) -> String {
     format!("nothing to do: {already_there} object(s) are there already (-v lists them)\n")
 }
 
-/// What `consumer init` has done so far.
 #[derive(Debug)]
 pub(in crate::commands) struct SetUpReport<'a> {
     format: OutputFormat,
@@ -34,7 +33,6 @@ pub(in crate::commands) struct SetUpReport<'a> {
     result: SetUpJson<'a>,
 }
 
-/// The result of `consumer init`, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 struct SetUpJson<'a> {
     consumer: &'a str,
@@ -99,7 +97,6 @@ impl<'a> SetUpReport<'a> {
         self.print(&text)
     }
 
-    /// Reports an IAM binding.
     pub(super) fn granted(
         &mut self,
         presence: impl Into<Presence>,
@@ -114,7 +111,6 @@ impl<'a> SetUpReport<'a> {
         self.print(&text)
     }
 
-    /// Reports the shell commands that grant the IAM bindings.
     pub(super) fn grant_by_hand(&mut self, commands: Vec<String>) -> Result<(), Error> {
         let text = format!(
             "Pub/Sub forwards dead letters only if its service agent has these roles:\n\n{}\n",

@@ -15,16 +15,13 @@ use super::ordered_subscription::ordered;
 use super::set_up_report::SetUpReport;
 use crate::error::Error;
 
-/// A subscription to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::commands) struct NewSubscription {
     /// Full name of its topic.
     pub(in crate::commands) topic: String,
     /// Full name of the dead-letter topic.
     pub(in crate::commands) dead_letter_topic: Option<String>,
-    /// The dead-letter topic and its subscription to create, if any.
     pub(in crate::commands) dead_letters: Option<NewDeadLetters>,
-    /// Whether delivery is exactly-once.
     pub(in crate::commands) exactly_once: bool,
     /// Filter in Pub/Sub's syntax. Empty accepts every message.
     pub(in crate::commands) filter: String,
@@ -35,7 +32,7 @@ pub(in crate::commands) struct NewSubscription {
 ///
 /// # Errors
 ///
-/// An existing subscription differs, a topic is missing, or Pub/Sub refuses or does not answer.
+/// An existing subscription differs, or a topic is missing.
 pub(in crate::commands) async fn create(
     endpoint: &Endpoint,
     name: &str,

@@ -10,10 +10,6 @@ use crate::http::Observed;
 
 /// Runs `work` with a source of spans, and sends the remaining spans and the metrics at the end.
 /// Without settings it only runs `work`.
-///
-/// # Errors
-///
-/// Returns the errors of `work`, or that the exporter could not be started.
 pub(in crate::commands) async fn with_telemetry<F>(
     settings: Option<Settings>,
     observed: Observed,

@@ -31,9 +31,7 @@ use crate::error::fixes::protocol::finishing_command;
 use crate::error::{Error, explain};
 use crate::status::{Summary, finishing_step};
 
-/// Where the facts of a report are read.
 pub(super) struct StatusSources {
-    /// The database of the outbox.
     pub(super) database: DatabaseConfig,
     /// HTTP address of the relay.
     pub(super) relay: Option<SocketAddr>,

@@ -128,7 +128,6 @@ fn piped(report: &Result<StatusReport, Error>, format: OutputFormat, now: System
     }
 }
 
-/// The figures of the last reports.
 #[derive(Debug, Default)]
 struct RecentFigures {
     lag_bytes: VecDeque<u64>,
@@ -137,7 +136,6 @@ struct RecentFigures {
 }
 
 impl RecentFigures {
-    /// Adds the figures of a report.
     fn add(&mut self, report: &StatusReport, now: Instant) {
         let slots = slots(report);
         push(&mut self.lag_bytes, slots.iter().filter_map(|slot| slot.lag_bytes).sum());

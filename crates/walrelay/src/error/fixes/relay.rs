@@ -36,7 +36,6 @@ pub(crate) fn fix_of(error: &RelayError) -> Option<String> {
     }
 }
 
-/// Returns the option that names a column.
 const fn option_of(used_by: ColumnUse) -> &'static str {
     match used_by {
         ColumnUse::Field(Field::Id) => "--column-id",

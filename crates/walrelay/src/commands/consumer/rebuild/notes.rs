@@ -3,7 +3,6 @@
 use crate::steps::rebuild::out_of_reach;
 use walrelay_inbox_admin::RebuildNote;
 
-/// Logs a note.
 pub(super) fn log(note: &RebuildNote) {
     match note {
         RebuildNote::EventsOutOfReach { earlier, generation } => {

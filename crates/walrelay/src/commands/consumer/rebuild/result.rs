@@ -29,7 +29,6 @@ struct CollectedResult {
     would: Vec<String>,
 }
 
-/// The result of a rebuild.
 #[derive(Debug, Serialize)]
 struct RebuildResult {
     consumer: String,
