@@ -86,6 +86,7 @@ BEGIN
       settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
       origin            jsonb,                -- oids of the database and tables whose transaction ids these are
       written_xid       xid8        NOT NULL DEFAULT pg_current_xact_id(), -- the transaction that wrote this row version
+      failover          boolean,              -- whether the slot was a failover slot, for the slot that replaces it
       publication       jsonb,                -- the publication at the last start: later changes may hide rows
       condition         jsonb,                -- what the relay does, and why rows do not flow: for `walrelay status`
       published         jsonb,                -- how many rows Pub/Sub has stored, also today, and when the last: for `walrelay status`

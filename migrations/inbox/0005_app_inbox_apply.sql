@@ -214,7 +214,9 @@ BEGIN
   AS $grant$
   DECLARE
     condition text := CASE WHEN only_consumer IS NULL THEN 'true' ELSE format('consumer = %L', only_consumer) END;
-    policy_name name := concat_ws('_', role_name, only_consumer);
+    -- One name for each role and consumer, and short enough for its suffix.
+    policy_name text := left(concat_ws('_', role_name, only_consumer), 40) || '_'
+                        || left(md5(concat(role_name, '/', only_consumer)), 8);
     function text;
     wanted record;
   BEGIN

@@ -24,12 +24,12 @@ const COMMANDS: [&str; 17] = [
     "slot reset --to-anchor daily --yes",
     "anchor create daily",
     "anchor create daily",
-    "anchor advance daily",
+    "anchor advance daily --yes",
     "anchor drop daily --yes",
     "replay start --in-place --from-anchor daily --aggregate-id v-3 --yes",
     "replay start --in-place --source table --aggregate-id v-4 --yes",
-    "replay start --to-topic replays --from-anchor daily",
-    "replay start --to-topic replays --source table --aggregate-id v-5",
+    "replay start --to-topic replays --from-anchor daily --yes",
+    "replay start --to-topic replays --source table --aggregate-id v-5 --yes",
     "init",
     "check",
     "status",
@@ -180,7 +180,9 @@ impl Operator {
             if let Some(command) = advised {
                 self.finish(&command).await;
             }
-            self.finish("dispatch retry --all-dead --yes").await;
+            for status in ["dead", "retrying"] {
+                self.finish(&format!("dispatch retry --status {status} --yes")).await;
+            }
             let caught_up = self.finish("run --until-caught-up").await;
             let status = self.finish("status").await;
             advised = advice(&caught_up.text).or_else(|| advice(&status.text));
@@ -231,15 +233,13 @@ fn advice(text: &str) -> Option<String> {
     });
     let command = commands.find(|command| {
         let first = command.split(' ').next().unwrap_or_default();
-        let is_cure = ["slot", "replay", "anchor", "init", "reshard"].contains(&first);
+        let is_cure = ["slot", "replay", "anchor", "init"].contains(&first);
         is_cure && !command.contains(|c: char| c.is_ascii_uppercase())
     })?;
     let words = command.split(' ').take_while(|word| !["or", "and", "finishes"].contains(word));
-    let mut command = words.collect::<Vec<_>>().join(" ");
-    if command.starts_with("slot") && !command.contains("--yes") {
-        command.push_str(" --yes");
-    }
-    Some(command)
+    let command = words.collect::<Vec<_>>().join(" ");
+    let asks = !command.starts_with("init") && !command.ends_with("list");
+    Some(if asks { command + " --yes" } else { command })
 }
 
 async fn operate(seed: u64, time: Duration) {
@@ -276,7 +276,7 @@ fn the_command_in_a_printed_fix_is_found() {
     for (text, expected) in [
         ("fix: Run `walrelay slot recover --slot x`.", Some("slot recover --slot x --yes")),
         ("this finishes it: walrelay slot release", Some("slot release --yes")),
-        ("walrelay replay resume 5f or walrelay replay cancel 5f", Some("replay resume 5f")),
+        ("walrelay replay resume 5f or walrelay replay cancel 5f", Some("replay resume 5f --yes")),
         ("start the relay: walrelay run", None),
         ("walrelay slot recover --from-time TIME", None),
     ] {

@@ -4,11 +4,15 @@
 
 /// The outbox row's id. Consumers recognise duplicates by it.
 pub const EVENT_ID: &str = "event_id";
+/// The kind of event, as in `OrderPlaced`.
 pub const EVENT_TYPE: &str = "event_type";
+/// The kind of aggregate, which the default template makes the topic.
 pub const AGGREGATE_TYPE: &str = "aggregate_type";
+/// The aggregate, which the default template makes the ordering key.
 pub const AGGREGATE_ID: &str = "aggregate_id";
 /// The version, which increases within one aggregate.
 pub const VERSION: &str = "version";
+/// The version of the payload's form.
 pub const SCHEMA_VERSION: &str = "schema_version";
 /// The time of the event: RFC 3339, UTC, microseconds.
 pub const OCCURRED_AT: &str = "occurred_at";

@@ -17,6 +17,7 @@ use std::fmt;
 
 const FILTER_BYTES_MAX: usize = 256;
 
+/// A filter of a subscription, parsed: conditions on attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionFilter(Expression);
 

@@ -10,7 +10,7 @@ pub type BatchId = u64;
 /// The messages that one transaction applies, in this order.
 #[derive(Debug, Clone)]
 pub struct Batch<M> {
-    /// The number to pass to [`Intake::settle`].
+    /// The number to pass to [`Intake::settle`](crate::Intake::settle).
     pub id: BatchId,
     /// The messages, at least one.
     pub messages: Vec<Arc<M>>,

@@ -450,10 +450,12 @@ fn record_sql(options: &InitOptions) -> String {
 BEGIN
   IF has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
     INSERT INTO {SCHEMA}.app_outbox_relay
-           (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, origin, publication)
+           (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, failover, origin, publication)
     SELECT slot_name, (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
            ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int,
            1, confirmed_flush_lsn, oldest,
+           (SELECT (to_jsonb(s) ->> 'failover')::bool FROM pg_catalog.pg_replication_slots AS s
+             WHERE s.slot_name = slot.slot_name),
            jsonb_build_object(
              'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
              'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text)

@@ -302,7 +302,7 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
 }
 
 /// Records a recovery. Returns false and writes nothing if another operation is unfinished. The
-/// recovery ends a release, and takes the failover flag of the dropped slot from it. On another
+/// recovery ends a release. The new slot is a failover slot if the one before was. On another
 /// server than the recorded one, positions are not valid and are cleared.
 pub async fn begin_recovery(
     client: &Client,
@@ -318,7 +318,7 @@ pub async fn begin_recovery(
                 "WITH {}
              UPDATE {SCHEMA}.app_outbox_relay
                 SET operation = jsonb_build_object('kind', 'recovery', 'id', $2,
-                                                   'failover', $3 OR coalesce((operation ->> 'failover')::bool, false),
+                                                   'failover', $3 OR coalesce((operation ->> 'failover')::bool, failover, false),
                                                    'bound', $6, 'since', $7, 'begun_at', now()),
                     settled_lsn = CASE WHEN system_identifier = $4 THEN settled_lsn ELSE '0/0' END,
                     system_identifier = $4, timeline = $5, condition = NULL,

@@ -23,10 +23,10 @@
 //!   it ([`DispatchStore::read_spilled`]).
 //! - `next_attempt_at` is null for rows that are queued behind the head of their key. The index
 //!   that is queried every second therefore contains heads only.
-//! - No row of a key is claimed while the key has a [hold](hold), because an in-place replay adds
+//! - No row of a key is claimed while the key is paused, because an in-place replay adds
 //!   its history there.
 //!
-//! Fails with [`StoreError`]. A method that fails has changed nothing.
+//! Every method fails with [`StoreError`].
 
 mod claim;
 mod counting;

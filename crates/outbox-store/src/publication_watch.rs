@@ -1,7 +1,7 @@
 //! Checks whether the publication still publishes the outbox tables, and up to which position.
 //!
 //! The server silently skips rows that are not published, and its keepalives pass them. A confirmed
-//! position must therefore lie before [`Watch::Intact`], unless the rows themselves prove it.
+//! position must therefore lie before [`PublicationCheck::Intact`], unless the rows themselves prove it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, OnceLock};

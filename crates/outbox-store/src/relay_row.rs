@@ -282,7 +282,8 @@ pub async fn take_relay_row(
     Ok(RelayRowOwner { generation: u64::try_from(generation).unwrap_or_default(), ..row })
 }
 
-/// Records the oids of the database and tables that the row describes. They show where recorded
+/// Records whether the slot is a failover slot, and the oids of the database and tables that the row
+/// describes. They show where recorded
 /// transaction ids are valid. An upgrade keeps the oids, but a copy of the data does not.
 pub(crate) async fn note_origin(
     client: &Client,

@@ -73,11 +73,15 @@ WITH here AS (
   SELECT jsonb_build_object(
     'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
     'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text) FROM unnest($2::text[]) AS name)
-  ) AS origin
+  ) AS origin,
+  -- Through jsonb, which returns null for a column that a server before 17 lacks.
+  (SELECT (to_jsonb(s) ->> 'failover')::bool FROM pg_catalog.pg_replication_slots AS s WHERE slot_name = $1) AS failover
 )
-UPDATE public.app_outbox_relay AS r SET origin = here.origin, written_xid = pg_current_xact_id()
+UPDATE public.app_outbox_relay AS r
+   SET origin = here.origin, failover = here.failover, written_xid = pg_current_xact_id()
   FROM here
- WHERE r.slot = $1 AND (r.origin IS DISTINCT FROM here.origin OR r.xmin <> r.written_xid::xid)
+ WHERE r.slot = $1
+   AND ((r.origin, r.failover) IS DISTINCT FROM (here.origin, here.failover) OR r.xmin <> r.written_xid::xid)
 
 -- name: is_same_origin
 SELECT origin = jsonb_build_object(

@@ -46,7 +46,7 @@ const fn limit(
 }
 
 /// The inventory.
-pub static SESSION_LIMITS: [SessionLimit; 13] = [
+pub static SESSION_LIMITS: [SessionLimit; 14] = [
     limit("statement_timeout", 15, "0", LimitHandling::Set),
     limit("idle_in_transaction_session_timeout", 15, "0", LimitHandling::Set),
     limit("idle_session_timeout", 15, "0", LimitHandling::Set),
@@ -57,6 +57,8 @@ pub static SESSION_LIMITS: [SessionLimit; 13] = [
     // Sessions write where the role may, or the slot would retain WAL for ever. A command that is
     // refused after its first step would leave half of its work.
     limit("default_transaction_read_only", 15, "off", LimitHandling::Set),
+    // The text of a row filter in the catalog is compared with ours.
+    limit("quote_all_identifiers", 15, "off", LimitHandling::Set),
     limit("wal_sender_timeout", 15, "0", LimitHandling::SetByStream),
     // A command that queues for a lock blocks the producers behind it.
     limit("lock_timeout", 15, "0", LimitHandling::Kept),

@@ -187,8 +187,8 @@ static SLOTS: SqlText = SqlText::new(|| sql!("slot.sql", "slots"));
 
 /// Creates a logical slot for pgoutput and returns its start position.
 ///
-/// Waits for running transactions. The publication has to exist first, because the server reads it
-/// as of each position that it decodes.
+/// Waits for running transactions, for any `lock_timeout`. The publication has to exist first, because
+/// the server reads it as of each position that it decodes.
 ///
 /// # Errors
 ///
@@ -200,15 +200,12 @@ pub async fn create_slot(
 ) -> Result<Lsn, SlotError> {
     check_slot_name(name)?;
     check_failover(client, failover).await?;
-    let sql = match failover {
-        Failover::No => {
-            "SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput', false, false)"
-        }
-        Failover::Yes => {
-            "SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)"
-        }
-    };
-    one_lsn(client, sql, &[(&name, Type::TEXT)], format!("create slot {name:?}")).await
+    let mut sql = sql!("slot.sql", "create").to_owned();
+    if failover == Failover::Yes {
+        // spliced: the argument that servers before 17 do not know.
+        sql = sql.replace("false, false)", "false, false, true)");
+    }
+    one_lsn(client, &sql, &[(&name, Type::TEXT)], format!("create slot {name:?}")).await
 }
 
 /// Moves a slot forward to `lsn` without decoding and returns its new position. The slot does not

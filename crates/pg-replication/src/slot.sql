@@ -8,3 +8,8 @@ SELECT slot_name::text, plugin::text, slot_type, database::text, active_pid, res
             ELSE pg_current_wal_lsn()
        END AS wal_end
   FROM pg_catalog.pg_replication_slots s
+
+-- name: create
+SELECT lsn
+  FROM (SELECT set_config('lock_timeout', '0', true) AS off OFFSET 0) AS wait,
+       LATERAL pg_create_logical_replication_slot(CASE wait.off WHEN '0' THEN $1::text END, 'pgoutput', false, false)

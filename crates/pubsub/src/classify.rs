@@ -83,9 +83,7 @@ pub fn operator_fix_of(failure: &PublishFailure, topic: &str) -> Option<String> 
 pub fn operator_fix(code: CallCode, topic: &str) -> String {
     let (project, name) = split(topic);
     match code {
-        CallCode::NotFound => format!(
-            "create the topic; in Google's service: gcloud pubsub topics create {name} --project={project}"
-        ),
+        CallCode::NotFound => format!("create topic {name} in project {project}"),
         CallCode::PermissionDenied => format!(
             "let the service account publish: gcloud pubsub topics add-iam-policy-binding {name} \
              --project={project} --role=roles/pubsub.publisher --member=serviceAccount:ACCOUNT"
@@ -172,7 +170,7 @@ mod tests {
     fn a_fix_names_the_command_and_the_topic() {
         let fix = |code| operator_fix_of(&classify(code, ""), "projects/shop/topics/orders");
         let missing = fix(Code::NotFound).unwrap();
-        assert!(missing.contains("gcloud pubsub topics create orders --project=shop"), "{missing}");
+        assert!(missing.contains("topic orders in project shop"), "{missing}");
         let denied = fix(Code::PermissionDenied).unwrap();
         assert!(denied.contains("roles/pubsub.publisher") && denied.contains("orders"), "{denied}");
         assert!(fix(Code::Unauthenticated).unwrap().contains("GOOGLE_APPLICATION_CREDENTIALS"));

@@ -1,7 +1,7 @@
 //! The command line: the tree of commands, and what clap's help shows of it.
 //!
 //! The file of each command declares its arguments and options. Groups of options that several
-//! commands share are in [`options`](crate::options).
+//! commands share are in `options`.
 
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Command, CommandFactory as _, Parser};
@@ -97,6 +97,22 @@ pub fn command() -> Command {
         groups_text(&command)
     );
     command.help_template(template)
+}
+
+/// Finds the command at the start of a text, without the name of the program: the length of its words,
+/// and its options. None if there is none, or only a group of commands.
+pub(crate) fn command_at(text: &str) -> Option<(usize, Vec<String>)> {
+    let mut command = &command();
+    let mut length = 0;
+    for word in text.split_inclusive(|c: char| !(c.is_ascii_lowercase() || c == '-')) {
+        let name = word.trim_end_matches(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+        let Some(below) = command.find_subcommand(name) else { break };
+        let gap = if length == 0 { 0 } else { 1 };
+        (command, length) = (below, length + gap + name.len());
+    }
+    let has_options = length > 0 && !command.has_subcommands();
+    let options = command.get_arguments().filter_map(Arg::get_long).chain(["config"]);
+    has_options.then(|| (length, options.map(str::to_owned).collect()))
 }
 
 /// The commands in the groups that the help shows.

@@ -2,6 +2,7 @@
 
 pub(crate) mod explain;
 pub(crate) mod fixes;
+pub(crate) mod printed_commands;
 #[cfg(test)]
 mod table;
 

@@ -113,6 +113,11 @@ impl Observed {
         self.0.metrics_text()
     }
 
+    /// Returns the reasons why the service is not ready.
+    pub(crate) fn reasons_not_ready(&self) -> Vec<String> {
+        self.0.readiness().1
+    }
+
     /// Updates the metrics and returns their registry.
     pub(crate) fn registry(&self) -> Arc<Registry> {
         self.0.update_metrics();

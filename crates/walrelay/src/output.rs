@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 
 use crate::config::OutputFormat;
 use crate::error::Error;
+use crate::error::printed_commands::as_given;
 use crate::output::colour::{COLOURS, ColourMode};
 use crate::output::json::json_text;
 use crate::output::text::shortened;
@@ -34,7 +35,7 @@ pub(crate) fn print_result(
     text: impl FnOnce() -> String,
 ) -> Result<(), Error> {
     print(&match format {
-        OutputFormat::Text => text(),
+        OutputFormat::Text => as_given(&text()),
         OutputFormat::Json => json_text(result)?,
     })
 }

@@ -7,13 +7,14 @@ use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::set_schema;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};
 
+use crate::cli;
 use crate::commands::named_outbox;
 use crate::config::{
     Config, DefinitionNeed, DefinitionPlace, Environment, LogConfig, LogFormat, NamedOutbox,
     Refusal, ask_for_json, read,
 };
 use crate::error::Error;
-use crate::error::explain::set_shard;
+use crate::error::printed_commands::{GivenPlace, set_given};
 use crate::plan::{CommandEnd, Plan};
 use crate::telemetry;
 
@@ -87,7 +88,11 @@ fn execute() -> Result<(), Error> {
     let config = configuration(&environment, None)?;
     set_schema(config.schema.clone()).expect("no schema was set before");
     telemetry::start(&config.log);
-    set_shard(config.shard);
+    set_given(GivenPlace {
+        shard: config.shard,
+        options: config.given.clone(),
+        find: cli::command_at,
+    });
     walrelay_pubsub::install_crypto_provider();
     let io = |action: &str, source| Error::Io { action: action.to_owned(), source };
     let runtime = tokio::runtime::Builder::new_current_thread()

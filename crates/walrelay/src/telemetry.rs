@@ -13,7 +13,8 @@ use std::sync::OnceLock;
 
 use crate::config::{LogConfig, LogFormat};
 use crate::error::Error;
-use crate::error::explain::{DOCUMENTATION, for_this_shard};
+use crate::error::explain::DOCUMENTATION;
+use crate::error::printed_commands::as_given;
 use crate::output::live::AboveLines;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -76,12 +77,12 @@ fn targets(filter: &str) -> Targets {
 pub(crate) fn report_error(error: &Error) {
     if FORMAT.get() != Some(&LogFormat::Json) {
         let code = error.code().name();
-        let report = for_this_shard(&error.report());
+        let report = as_given(&error.report());
         let page = format!("{DOCUMENTATION}/reference/errors.md#{code}");
         return write_plainly(&format!("error[{code}]: {report}\nsee: {page}"));
     }
     let (exit, error_code) = (error.exit().code(), error.code().name());
-    match for_this_shard(&error.next_step()).as_str() {
+    match as_given(&error.next_step()).as_str() {
         "" => tracing::error!(exit, error_code, "{}", Chain(error)),
         fix => tracing::error!(exit, error_code, fix, "{}", Chain(error)),
     }

@@ -8,7 +8,7 @@
 //!
 //! Each pass over the rows is the loop of [`stream`](walrelay_relay::stream). The live slot is not
 //! touched. To another topic, no dispatch state is read or written. Refused rows are retried, and a
-//! row that Pub/Sub never accepts ends the replay or is skipped. [In place](run), the rows are written
+//! row that Pub/Sub never accepts ends the replay or is skipped. In place, the rows are written
 //! into dispatch state, from where the relay publishes them.
 
 mod anchor_copy;

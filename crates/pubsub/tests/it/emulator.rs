@@ -72,7 +72,7 @@ async fn a_message_is_stored_once_its_topic_exists() {
     let failure = timeout(PATIENCE, publish()).await.unwrap().unwrap_err();
     assert_eq!(failure.class, FailureClass::Operator);
     let fix = operator_fix_of(&failure, TOPIC).unwrap();
-    assert!(fix.contains("topics create orders.events"), "{fix}");
+    assert!(fix.contains("create topic orders.events"), "{fix}");
 
     emulator.create_topic(TOPIC).unwrap();
     let ids = timeout(PATIENCE, publish()).await.unwrap().unwrap();

@@ -442,7 +442,7 @@ impl Health {
         self.0.has_condition_change.store(true, Ordering::Release);
     }
 
-    /// Waits until there is news. Cancel-safe, because [`has_condition_change`](Self::has_news) stays true.
+    /// Waits until there is news. Cancel-safe, because [`has_condition_change`](Self::has_condition_change) stays true.
     pub async fn news(&self) {
         self.0.news.notified().await;
     }

@@ -5,7 +5,7 @@
 //! queued (`lanes.push`), sent (`publishes.start`) and settled (`tracker.settle`). It leaves when
 //! `feedback.confirm` sends the tracker's watermark to the server.
 //!
-//! The invariants I1 … I9 are defined in [`walrelay_core`].
+//! The invariants I1 … I11 are defined in [`walrelay_core`].
 
 use std::pin::pin;
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub struct SessionEnd {
 }
 
 /// The source of rows. It decides how rows are settled, and whether a known position needs
-/// publishing. The code behind [`Flow::admit`] is the same for all sources.
+/// publishing. The code behind `Flow::admit` is the same for all sources.
 #[derive(Debug)]
 pub enum Source {
     /// The slot. Settling moves the watermark, and a row in dispatch state is settled.

@@ -1,6 +1,6 @@
 //! The trait of publishers: Pub/Sub in production, a script in the simulation.
 //!
-//! The trait of dispatch state is [`Store`](walrelay_postgres::Store).
+//! The trait of dispatch state is [`Store`](walrelay_outbox_store::Store).
 
 use walrelay_core::{Batch, PublishFailure};
 use walrelay_pubsub::GrpcPublisher;

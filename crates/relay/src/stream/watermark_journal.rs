@@ -11,7 +11,7 @@
 //! the last write + `idle`         while only the WAL of others grows: our write is such WAL itself
 //! ```
 //!
-//! but never more often than a slow server can handle: see [`PAUSE_PER_WRITE`].
+//! but never more often than a slow server can handle: see `PAUSE_PER_WRITE`.
 
 use std::time::Duration;
 

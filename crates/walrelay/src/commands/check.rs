@@ -38,6 +38,7 @@ use self::schemas::Payload;
 use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use crate::config::{Checks, DefinitionNeed, InboxPlace, OutputFormat};
+use crate::error::printed_commands::with_shard;
 use crate::error::{Error, explain};
 use crate::options::choices::Verbosity;
 use crate::options::{
@@ -327,7 +328,7 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
             }
             found.push(stop);
         }
-        found.iter_mut().for_each(|finding| finding.fix = explain::with_shard(&finding.fix, shard));
+        found.iter_mut().for_each(|finding| finding.fix = with_shard(&finding.fix, shard));
         findings.extend(found);
     }
     findings.extend(server::findings(client, relay.wal_budget).await?);

@@ -54,7 +54,7 @@ const ARRIVAL_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = "Demo",
-    after_help = "Examples:\n  walrelay demo --rows 1000\n  walrelay demo --calm --rows 1000"
+    after_help = "Examples:\n  walrelay demo --quiet\n  walrelay demo --calm --rows 100000 --rate 5000"
 )]
 pub(crate) struct Demo {
     #[command(flatten)]

@@ -26,6 +26,8 @@ pub struct Config {
     /// The schema of walrelay's own tables. The process sets it before the command runs.
     pub(crate) schema: Schema,
     pub(crate) shard: Shard,
+    /// The options of the command line that name an outbox, with their words.
+    pub(crate) given: Vec<(String, String)>,
     pub(crate) plan: Plan,
     /// Where the definition of its outbox is on record. None for a command without an outbox.
     pub(crate) record: Option<DefinitionPlace>,
@@ -75,6 +77,7 @@ impl Config {
         outbox: Option<NamedOutbox>,
     ) -> Result<Self, Refusal> {
         let has_json_output = line.has_json_output;
+        let given = line.given.clone();
         let ((general, plan), checks) =
             checked(line, environment, |Cli { general, command }, checks| {
                 if let Some(NamedOutbox { slot, definition }) = outbox {
@@ -100,7 +103,7 @@ impl Config {
         let has_origins = general.verbose || matches!(plan.end, CommandEnd::Stopped(_));
         let log = LogConfig { format, filter, has_origins };
         let Checks { schema, shard, record, .. } = checks;
-        Ok(Self { log, schema, shard, plan, record })
+        Ok(Self { log, schema, shard, given, plan, record })
     }
 
     /// Returns the limits of a relay or a consumer. None for another command.

@@ -20,9 +20,13 @@ use super::guesses::{with_right_command, with_right_option};
 use super::problem::{Origin, Origins, Problem};
 use crate::options::is_option;
 use crate::options::values::{looks_secret, may_hold_secret};
+use crate::output::text::quoted;
 
 /// The option that names the schema of walrelay's own tables.
 const SCHEMA: &str = "schema";
+
+/// The options that name an outbox. Printed commands repeat them.
+const PLACE: [&str; 4] = [CONFIG, "database-url", SCHEMA, "slot"];
 
 /// A command line together with the values from environment and file.
 #[derive(Debug)]
@@ -34,6 +38,9 @@ pub(crate) struct CommandLine {
     /// The options of the command line that `replay start` has also, as words of a command. Options
     /// that may hold a secret are missing.
     pub(super) replay_options: Vec<String>,
+    /// The options of the command line that name an outbox, with their words. An address with a password
+    /// is missing.
+    pub(super) given: Vec<(String, String)>,
     pub(super) origins: Origins,
     /// Problems of single keys of the file.
     pub(super) problems: Vec<Problem>,
@@ -43,7 +50,7 @@ pub(crate) struct CommandLine {
     pub(super) schema: Schema,
 }
 
-/// The reason why there is no [`CommandLine`].
+/// The reason why there is no `CommandLine`.
 #[derive(Debug)]
 pub enum Refusal {
     /// Clap's own message: a usage error, or the requested help.
@@ -246,11 +253,19 @@ impl Layers<'_> {
             .try_get_matches_from(arguments)
             .map_err(|error| self.refusal(&command, arguments, error))?;
         let (mut origins, mut replay_options) = (Origins::default(), Vec::new());
+        let mut given = Vec::new();
         let shared = options_of_a_replay(&command);
         self.visit(&command, None, &matches, &mut |argument, own, origin| {
             let option = argument.get_long().unwrap_or_default();
             if origin == Origin::CommandLine && shared.contains(option) {
                 replay_options.extend(words_of(argument, own));
+            }
+            if origin == Origin::CommandLine && PLACE.contains(&option) {
+                let words = words_of(argument, own);
+                if words.iter().all(|word| masked(word) == *word) {
+                    let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+                    given.push((option.to_owned(), words.join(" ")));
+                }
             }
             origins.note(option, origin);
         });
@@ -261,6 +276,7 @@ impl Layers<'_> {
             file: file.filter(|path| !path.is_empty()),
             matches,
             replay_options,
+            given,
             origins,
             problems: Vec::new(),
         })

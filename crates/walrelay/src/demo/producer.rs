@@ -16,9 +16,9 @@ use crate::options::values::count;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Demo")]
 pub(crate) struct ProducedRows {
-    /// Stop after this many committed rows; 1 to 10000000 [default: run until Ctrl-C]
-    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 10_000_000))]
-    pub rows: Option<u32>,
+    /// Stop after this many committed rows, or at Ctrl-C; 1 to 10000000
+    #[arg(long, value_name = "COUNT", default_value = "1500", value_parser = count(1_u32, 10_000_000))]
+    pub rows: u32,
     /// Outbox rows per second; 1 to 100000
     #[arg(long, value_name = "COUNT", default_value = "50", value_parser = count(1_u32, 100_000))]
     pub rate: u32,
@@ -49,7 +49,7 @@ pub(crate) async fn produce(
         .map_err(|_| Error::refused(Code::DemoFailed, "no such database".to_owned()))?;
     let mut client = connect_sql(&connect).await?;
     let mut versions = vec![0_u64; wanted_rows.aggregates as usize];
-    let wanted = wanted_rows.rows.map_or(u64::MAX, u64::from);
+    let wanted = u64::from(wanted_rows.rows);
     let pause = Duration::from_secs(TRANSACTION_ROWS) / wanted_rows.rate;
     let (mut committed, mut turn) = (0, 0_u64);
     let mut next_at = Instant::now();

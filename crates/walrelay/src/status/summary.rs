@@ -12,7 +12,7 @@ use walrelay_relay::observe::report::SlotReport;
 
 use super::stall_cause::{Cause, cause, first_abandoned_replay, unreadable};
 use super::{anchors, consumers};
-use crate::error::explain::with_shard;
+use crate::error::printed_commands::with_shard;
 use crate::output::colour::{ColourMode, Tone};
 use crate::output::text::{human_bytes, visible};
 

@@ -9,7 +9,7 @@ use walrelay_outbox_replay::replay::{
     ReadProgress, RelayWork, ReplaySource, ReplayStep, ReplayWait, Tally,
 };
 
-use crate::error::explain::for_this_shard;
+use crate::error::printed_commands::as_given;
 use crate::output::live::{LiveLine, per_second};
 
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ fn log_wait(ReplayWait { id, slot, work, relay }: &ReplayWait<'_>) {
             let next = format!(
                 "start `walrelay run`, or press Ctrl-C and resume later with `walrelay replay resume {id}`"
             );
-            let next = for_this_shard(&next);
+            let next = as_given(&next);
             tracing::warn!(id, "no relay streams slot {slot:?}, and {work} wait for one: {next}");
         }
     }

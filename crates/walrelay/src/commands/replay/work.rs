@@ -15,7 +15,7 @@ use super::report::{ReplayResult, ReplayResultJson};
 use crate::commands::shared::operator::Terminal;
 use crate::config::ChangeMode;
 use crate::error::Error;
-use crate::error::explain::for_this_shard;
+use crate::error::printed_commands::as_given;
 
 /// Runs `work` beside the running relay, and prints its result.
 ///
@@ -99,7 +99,7 @@ pub(super) async fn run_job(
         Ok(done) => Ok(Some(ReplayResult::Done { job, done })),
         Err(error) => {
             if !matches!(error, ReplayError::Stopped { .. } | ReplayError::BehindDeadRow { .. }) {
-                let command = for_this_shard(&format!("walrelay replay resume {}", job.id));
+                let command = as_given(&format!("walrelay replay resume {}", job.id));
                 tracing::warn!("to resume it: {command}");
             }
             Err(error.into())

@@ -9,9 +9,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::http::Observed;
 use crate::output::live::LiveLine;
+use crate::output::text::shortened;
 
 /// Interval between log messages. Nothing is logged while nothing happens.
 const LOGGED_EVERY: Duration = Duration::from_mins(1);
+
+/// Most characters of a reason on the line of a terminal.
+const REASON_CHARACTERS: usize = 48;
 
 /// The metrics that tell what a process does.
 #[derive(Debug, Clone, Copy)]
@@ -75,14 +79,16 @@ impl Activity {
         if let Some(seconds) = now.p99(before) {
             text.push_str(&format!(", p99 within {} ms", seconds * 1_000.0));
         }
-        match now.behind {
-            0.0 => text + ", caught up",
-            seconds => format!("{text}, oldest waits for {seconds:.0} s"),
+        match (&now.not_ready, now.behind) {
+            (Some(reason), _) => format!("{text}; {}", shortened(reason, REASON_CHARACTERS)),
+            (None, 0.0) => text + ", caught up",
+            (None, seconds) => format!("{text}, oldest waits for {seconds:.0} s"),
         }
     }
 
     fn sample(self, observed: &Observed) -> Sample {
-        observed.metrics_text().map(|text| self.read(&text)).unwrap_or_default()
+        let sample = observed.metrics_text().map(|text| self.read(&text)).unwrap_or_default();
+        Sample { not_ready: observed.reasons_not_ready().into_iter().next(), ..sample }
     }
 
     /// Reads the metrics in Prometheus' format.
@@ -160,6 +166,8 @@ struct Sample {
     /// Events that took at most so many seconds (the bits of a float).
     within: BTreeMap<u64, u64>,
     behind: f64,
+    /// The reason why the process is not ready, in place of what its metrics say.
+    not_ready: Option<String>,
 }
 
 impl Sample {
@@ -198,6 +206,9 @@ walrelay_oldest_unpublished_seconds 0.0
         let text = Activity::RELAY.text(&all, &none);
         assert_eq!(text, "100 published, 100/s, p99 within 25 ms, caught up");
         assert_eq!(Activity::RELAY.text(&all, &all), "100 published, 0/s, caught up");
+        let waiting = Sample { not_ready: Some("no access token".to_owned()), ..all.clone() };
+        let text = Activity::RELAY.text(&waiting, &all);
+        assert_eq!(text, "100 published, 0/s; no access token");
         let late = Sample { behind: 12.3, ..all.clone() };
         assert!(Activity::RELAY.text(&late, &all).ends_with(", oldest waits for 12 s"));
     }

@@ -3,7 +3,7 @@
 
 use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
 use crate::error::Error;
-use crate::error::explain::for_this_shard;
+use crate::error::printed_commands::as_given;
 use crate::options::choices::Verbosity;
 use crate::output::json::json_text;
 use crate::steps::protocol::{change_text, step_text};
@@ -70,7 +70,7 @@ impl<'a> Terminal<'a> {
     /// Reports a step. With JSON output, standard output has only the result, so the log has the
     /// step.
     pub(in crate::commands) fn show_step(&self, text: &str) -> Result<(), Error> {
-        let text = for_this_shard(text);
+        let text = as_given(text);
         match self.options.format {
             OutputFormat::Text => print(&text),
             OutputFormat::Json => {
@@ -88,7 +88,7 @@ impl<'a> Terminal<'a> {
         json: impl FnOnce(&'t T) -> J,
     ) -> Result<(), Error> {
         let Some(result) = result else { return Ok(()) };
-        print_result(self.options.format, &json(result), || for_this_shard(&text(result)))
+        print_result(self.options.format, &json(result), || text(result))
     }
 }
 
