@@ -13,7 +13,7 @@ SEEDS ?= 10000
 SECONDS_PER_TARGET ?= 60
 FUZZ_DIR := crates/pgoutput-parser/fuzz
 
-.PHONY: help demo build test test-all lint lint-deploy docs deny bench bench-peers sim soak year fuzz mutants clean
+.PHONY: help demo build test test-all lint lint-deploy docs deny bench bench-peers sim soak fuzz-operations year fuzz mutants clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,11 +32,12 @@ test: ## The tests on the newest Postgres, and a core set on each other version
 test-all: ## Every test, also the long ones, on every Postgres version that can be had
 	@scripts/test.sh --all $(ARGS)
 
-lint: ## Formatting, clippy with warnings denied, the rules of tests/tidy for code and pages
+lint: ## Formatting, clippy and rustdoc without warnings, the rules of tests/tidy
 	cargo fmt --all --check
 	cargo fmt --manifest-path bench/peers/Cargo.toml --check
 	scripts/tidy.sh
 	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 
 lint-deploy: ## Charts, manifests, rules, dashboards, workflows, scripts; skips what it cannot install
 	@scripts/lint-deploy.sh
@@ -68,6 +69,12 @@ soak: ## The crash suite again and again: make soak MINUTES=60
 	cargo build -p walrelay --bin walrelay
 	WALRELAY_SOAK_MINUTES=$(MINUTES) cargo run -q -p walrelay-testkit --bin with-servers -- \
 	  cargo test -p walrelay-tests --test crash -- --ignored --nocapture soak
+
+fuzz-operations: ## Random commands of an operator, killed at random: make fuzz-operations SEED=7 MINUTES=60
+	@scripts/install-servers.sh
+	cargo build -p walrelay --bin walrelay
+	WALRELAY_FUZZ_SEED=$(or $(SEED),1) WALRELAY_SOAK_MINUTES=$(MINUTES) cargo run -q -p walrelay-testkit --bin with-servers -- \
+	  cargo test -p walrelay-tests --test crash -- --ignored --nocapture fuzz_commands
 
 year: ## A year of retention on a moved clock (needs Debian's faketime); quick: make year DAYS=185 ROWS_A_DAY=200
 	@scripts/install-servers.sh --demo-only

@@ -30,6 +30,22 @@ async fn a_change_that_dies_at_any_step_is_finished_by_the_same_command_and_lose
 }
 
 #[tokio::test]
+async fn a_slot_that_is_lost_before_the_switch_is_recovered_and_the_same_command_goes_on() {
+    for step in ["reshard-made", "reshard-held", "reshard-chosen", "reshard-drained"] {
+        let Some(world) = InboxDatabase::create_empty().await else { return };
+        die(&world, step).await;
+        world.execute(&format!("SELECT pg_drop_replication_slot('{}_0_of_2')", world.name())).await;
+        let refused = world.run(["reshard", "--yes", "--shards", "4"]).await;
+        assert_eq!(refused.code, Some(5), "{step}: {}", refused.text);
+        assert!(refused.text.contains("walrelay slot recover"), "{step}: {}", refused.text);
+        world.succeed(["slot", "recover", "--yes", "--shard", "0/2"]).await;
+        world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
+        world.succeed(["reshard", "--yes", "--shards", "4"]).await;
+        assert_goes_on(&world, step, 4).await;
+    }
+}
+
+#[tokio::test]
 async fn before_the_switch_it_is_called_off_by_the_number_that_there_was_and_not_after_it() {
     for (step, may_be_called_off) in STEPS {
         // At this step the old shard count is gone, so the command would start a new change.

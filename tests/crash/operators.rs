@@ -184,7 +184,17 @@ impl Operator {
                 self.finish(&format!("dispatch retry --status {status} --yes")).await;
             }
             let caught_up = self.finish("run --until-caught-up").await;
+            // Beside a relay that streams, `status` names what else keeps rows back.
+            let mut relay = self.world.command(["run"]).start();
+            let until = Instant::now() + PATIENCE;
+            while !relay.has_ended() && Instant::now() < until {
+                if relay.lines().iter().any(|line| line.contains("\"streaming\"")) {
+                    break;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
             let status = self.finish("status").await;
+            drop(relay);
             advised = advice(&caught_up.text).or_else(|| advice(&status.text));
             let waits = "SELECT count(*) FROM app_outbox_dispatch WHERE status <> 'published'";
             if caught_up.code == Some(0) && self.world.number(waits).await == 0 {

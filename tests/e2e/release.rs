@@ -215,9 +215,29 @@ async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_
     assert_eq!(world.pubsub.stored_count(), 42);
 }
 
+/// Counts the failover slots of the database.
+const FAILOVER: &str =
+    "SELECT count(*) FROM pg_replication_slots WHERE failover AND database = current_database()";
+
+#[tokio::test]
+async fn a_failover_slot_that_is_gone_is_one_again_after_its_recovery() {
+    let Some(world) = InboxDatabase::create_empty_since(17).await else { return };
+    world.succeed(["init", "--failover"]).await;
+    for has_streamed in [false, true] {
+        if has_streamed {
+            world.catch_up().await;
+        }
+        // As after a promotion before the slot was synchronised.
+        world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+        assert_eq!(world.number(SLOTS).await, 0);
+        world.succeed(["slot", "recover", "--yes"]).await;
+        world.catch_up().await;
+        assert_eq!(world.number(FAILOVER).await, 1);
+    }
+}
+
 #[tokio::test]
 async fn a_failover_slot_that_was_released_is_one_again_afterwards() {
-    let failover = "SELECT count(*) FROM pg_replication_slots WHERE failover AND database = current_database()";
     for is_upgraded in [true, false] {
         let Some(world) = InboxDatabase::create_empty_since(17).await else { return };
         world.succeed(["init", "--failover"]).await;
@@ -228,7 +248,7 @@ async fn a_failover_slot_that_was_released_is_one_again_afterwards() {
             as_if_upgraded(&world).await;
         }
         world.succeed(["slot", "recover", "--yes"]).await;
-        assert_eq!(world.number(failover).await, 1);
+        assert_eq!(world.number(FAILOVER).await, 1);
     }
 }
 

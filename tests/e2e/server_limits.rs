@@ -88,6 +88,28 @@ async fn a_recovery_ends_under_the_limits_of_the_database() {
 }
 
 #[tokio::test]
+async fn shards_are_made_and_streamed_whatever_the_database_says_about_locks_and_names() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    for setting in ["lock_timeout = '200ms'", "quote_all_identifiers = on"] {
+        world.execute(&format!("ALTER DATABASE \"{}\" SET {setting}", world.name())).await;
+    }
+    world.succeed(["init", "--shards", "2"]).await;
+    world.succeed(["check", "--shard", "0/2"]).await;
+    // Slot creation waits for the end of this transaction, beyond the limit.
+    let writer = world.connect().await;
+    writer.batch_execute("BEGIN; CREATE TABLE open_transaction ()").await.expect("a transaction");
+    let resharding = world.command(["reshard", "--yes", "--shards", "4"]).start();
+    resharding.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
+    writer.batch_execute("ROLLBACK").await.expect("its end");
+    assert_eq!(resharding.finish(DEADLINE).await.code, Some(0));
+    rows_from(&world, 0, 20).await;
+    for shard in ["0/4", "1/4", "2/4", "3/4"] {
+        world.succeed(["run", "--until-caught-up", "--shard", shard]).await;
+    }
+    world.check(&world.committed().await).assert_exactly_once();
+}
+
+#[tokio::test]
 async fn a_handler_may_take_longer_than_the_limits_of_the_database() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;

@@ -34,6 +34,19 @@ pub async fn outbox_ids_like(
     Ok(rows.iter().map(|row| row.get("id")).collect())
 }
 
+/// Returns up to six event ids of dispatch state that begin with `start`.
+pub async fn dispatch_ids_like(
+    outbox: &SqlClient,
+    slots: &[String],
+    start: &str,
+) -> Result<Vec<String>, InboxError> {
+    let rows = outbox
+        .query(sql!("outbox_trace.sql", "dispatch_ids_like"), &[&slots, &start])
+        .await
+        .map_err(outbox_failed("look for ids"))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
 /// Returns an event's outbox row, without its payload and other large values. Null if there is no
 /// row. If several rows have the id, returns one of them with their number. That row is settled
 /// only if all are. If the row filter of the publication leaves the row out, the row says so.

@@ -243,7 +243,10 @@ fn refused(slot: &str, lost: LostSlot) -> AdminError {
 }
 
 /// Refuses a second number of shards, which would publish rows twice and out of order.
-async fn refuse_other_number(client: &Client, outbox: &Outbox) -> Result<(), AdminError> {
+pub(crate) async fn refuse_other_number(
+    client: &Client,
+    outbox: &Outbox,
+) -> Result<(), AdminError> {
     let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard.count());
     match sharding.other_than(wanted) {
         Some(count) => Err(AdminError::OtherNumber { count, wanted }),
@@ -428,11 +431,13 @@ fn slot_sql(options: &InitOptions) -> String {
         Failover::Yes => ", true",
     };
     // The call is in the select list under a condition without columns. The server evaluates that
-    // condition first, once, and does not call the function if the slot exists.
+    // condition first, once, and does not call the function if the slot exists. The function waits for
+    // running transactions, for any `lock_timeout`.
     // spliced: the name of the slot, in a script that takes no parameters.
     format!(
         "SELECT pg_create_logical_replication_slot({slot}, 'pgoutput', false, false{failover}) AS created
- WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot});"
+ WHERE set_config('lock_timeout', '0', true) = '0'
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot});"
     )
 }
 
@@ -454,8 +459,7 @@ BEGIN
     SELECT slot_name, (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
            ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int,
            1, confirmed_flush_lsn, oldest,
-           (SELECT (to_jsonb(s) ->> 'failover')::bool FROM pg_catalog.pg_replication_slots AS s
-             WHERE s.slot_name = slot.slot_name),
+           failover,
            jsonb_build_object(
              'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
              'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text)

@@ -192,7 +192,17 @@ pub async fn named_definition(
     client: &Client,
     slot: Option<&str>,
 ) -> Result<(String, Result<Definition, AdminError>), AdminError> {
-    let found = read_definitions(client).await?;
+    let found = match read_definitions(client).await {
+        // The catalog leads to the slot also for a role that may not read the record.
+        Err(error) if error.code() == Code::PermissionMissing => {
+            let slot = match slot {
+                Some(given) => given.to_owned(),
+                None => free_slot(client).await?,
+            };
+            return Ok((slot, Err(error.into())));
+        }
+        found => found?,
+    };
     let slot = match (slot, found.as_slice()) {
         (Some(given), _) => given.to_owned(),
         (None, []) => free_slot(client).await?,

@@ -27,8 +27,8 @@ UPDATE public.app_outbox_relay
 
 -- name: begin_backfill
 INSERT INTO public.app_outbox_relay
-       (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
-VALUES ($1, $4, $5, 2, '0/0', '3',
+       (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, failover, operation)
+VALUES ($1, $4, $5, 2, '0/0', '3', $3,
         jsonb_build_object('kind', 'recovery', 'id', $2::text, 'failover', $3::bool,
                            'bound', $6::text, 'since', $7::timestamptz, 'unpublished_column', $8::text,
                            'begun_at', now()))

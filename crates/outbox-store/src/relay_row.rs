@@ -261,8 +261,8 @@ pub async fn take_relay_row(
             &format!(
                 "WITH begun AS (
                INSERT INTO {SCHEMA}.app_outbox_relay
-                      (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)
-               SELECT slot_name, $2, $3, 1, confirmed_flush_lsn, oldest
+                      (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, failover)
+               SELECT slot_name, $2, $3, 1, confirmed_flush_lsn, oldest, failover
                  FROM ({SLOT_WITH_OLDEST}) AS slot
                 WHERE confirmed_flush_lsn IS NOT NULL AND oldest IS NOT NULL
                ON CONFLICT (slot) DO NOTHING

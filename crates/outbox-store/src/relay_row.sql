@@ -59,12 +59,14 @@ SELECT coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_current_wal_insert_lsn() AS wal_end
 
 -- name: slot_with_oldest
-SELECT slot_name, confirmed_flush_lsn,
+SELECT slot_name, confirmed_flush_lsn, failover,
        (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
              ELSE epoch + xmin END)::text::xid8 AS oldest
   FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,
-               newest, newest / 4294967296 * 4294967296 AS epoch
-          FROM pg_replication_slots,
+               newest, newest / 4294967296 * 4294967296 AS epoch,
+               -- Through jsonb, which returns null for a column that a server before 17 lacks.
+               (to_jsonb(s) ->> 'failover')::bool AS failover
+          FROM pg_catalog.pg_replication_slots AS s,
                (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
          WHERE slot_name = $1) AS slot
 
@@ -74,7 +76,6 @@ WITH here AS (
     'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
     'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text) FROM unnest($2::text[]) AS name)
   ) AS origin,
-  -- Through jsonb, which returns null for a column that a server before 17 lacks.
   (SELECT (to_jsonb(s) ->> 'failover')::bool FROM pg_catalog.pg_replication_slots AS s WHERE slot_name = $1) AS failover
 )
 UPDATE public.app_outbox_relay AS r

@@ -13,7 +13,7 @@ use pgoutput_parser::{Lsn, Position};
 use spilled::Spilled;
 use tokio_postgres::error::SqlState;
 use walrelay_core::{ClaimAnswer, ClaimKey, Finished, Outcome, RowToRecord, Topic};
-use walrelay_errors::Coded;
+use walrelay_errors::{Chain, Coded};
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlText, connect_sql, sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
@@ -158,7 +158,7 @@ impl SessionStore {
         let system = self.server.system_identifier.clone().unwrap_or_default();
         match note_wal_time(self.client().await?, &system).await {
             Err(error) if !error.is_disconnected() => {
-                let error = error.to_string();
+                let error = Chain(&error).to_string();
                 tracing::warn!(
                     error,
                     "the time of the WAL position is not recorded, so times cannot be converted into positions"

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use tonic::Code;
 
 use crate::classify::classify;
-use crate::error::PubsubError;
+use crate::error::{NO_TOKEN, PubsubError};
 use walrelay_core::PublishFailure;
 
 /// The widest scope. The roles of the account limit its access.
@@ -66,7 +66,7 @@ impl GoogleTokens {
         let failed = |reason: String| PubsubError::Credentials(reason.into());
         let waited = TOKEN_TIMEOUT.as_secs();
         let answer = timeout(TOKEN_TIMEOUT, self.0.access_token()).await;
-        let answer = answer.map_err(|_| failed(format!("no access token within {waited} s")))?;
+        let answer = answer.map_err(|_| failed(format!("{NO_TOKEN} within {waited} s")))?;
         answer.map(|token| token.token).map_err(|error| failed(reason(&error)))
     }
 }
@@ -234,12 +234,12 @@ enum Look {
 
 fn too_late() -> PublishFailure {
     let waited = TOKEN_TIMEOUT.as_secs();
-    classify(Code::Unavailable, format!("no access token within {waited} s"))
+    classify(Code::Unavailable, format!("{NO_TOKEN} within {waited} s"))
 }
 
 fn refused(error: &CredentialsError) -> PublishFailure {
     let code = if error.is_transient() { Code::Unavailable } else { Code::Unauthenticated };
-    classify(code, format!("no access token: {}", reason(error)))
+    classify(code, format!("{NO_TOKEN}: {}", reason(error)))
 }
 
 /// Shows only the library's own text, because its sources may quote the token endpoint's answer. One of

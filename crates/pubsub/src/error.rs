@@ -119,6 +119,9 @@ impl Coded for PubsubError {
             Self::Topic { code, .. }
             | Self::Subscription { code, .. }
             | Self::Policy { code, .. } => code_of_call(*code),
+            Self::NoAnswer { source: Some(last), .. } if last.is_about_a_token() => {
+                Code::PubsubCredentialsMissing
+            }
             Self::NoAnswer { .. } => Code::PubsubUnreachable,
             Self::Setting { .. } | Self::Tls(_) | Self::Channel(_) => Code::PubsubUnusable,
         }
@@ -168,7 +171,14 @@ pub const fn code_of_failure(code: FailureCode) -> Code {
 #[derive(Debug)]
 pub struct Answer(String);
 
+/// Begins the text of a call that was not sent, because there are no credentials.
+pub(crate) const NO_TOKEN: &str = "no access token";
+
 impl Answer {
+    fn is_about_a_token(&self) -> bool {
+        self.0.starts_with(NO_TOKEN)
+    }
+
     /// Creates the text of a failure from its message and root cause. The `Display` of a status
     /// uses other code names than this crate, and repeats a failed connection four times.
     pub(crate) fn of(status: &tonic::Status) -> Self {

@@ -31,7 +31,7 @@ mod relay;
 pub(crate) mod tests;
 
 pub use build::Config;
-pub(crate) use build::{LogConfig, read};
+pub(crate) use build::{LogConfig, LogLines, read};
 pub(crate) use checks::Checks;
 pub(crate) use definition_place::{DefinitionNeed, DefinitionPlace, NamedOutbox};
 pub use environment::{Environment, established_variables, variable};

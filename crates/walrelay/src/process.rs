@@ -10,8 +10,8 @@ use walrelay_relay::shutdown::{Shutdown, SignalLogging};
 use crate::cli;
 use crate::commands::named_outbox;
 use crate::config::{
-    Config, DefinitionNeed, DefinitionPlace, Environment, LogConfig, LogFormat, NamedOutbox,
-    Refusal, ask_for_json, read,
+    Config, DefinitionNeed, DefinitionPlace, Environment, LogConfig, LogFormat, LogLines,
+    NamedOutbox, Refusal, ask_for_json, read,
 };
 use crate::error::Error;
 use crate::error::printed_commands::{GivenPlace, set_given};
@@ -56,7 +56,7 @@ fn configuration(environment: &Environment, outbox: Option<NamedOutbox>) -> Resu
         telemetry::start(&LogConfig {
             format: Some(LogFormat::Json),
             filter: "error".into(),
-            has_origins: true,
+            lines: LogLines::Plain,
         });
     }
     checked

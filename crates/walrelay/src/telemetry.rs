@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 
-use crate::config::{LogConfig, LogFormat};
+use crate::config::{LogConfig, LogFormat, LogLines};
 use crate::error::Error;
 use crate::error::explain::DOCUMENTATION;
 use crate::error::printed_commands::as_given;
@@ -43,20 +43,36 @@ pub(crate) fn start(config: &LogConfig) {
     FORMAT.get_or_init(|| format);
     let layer = tracing_subscriber::fmt::layer().with_writer(|| AboveLines);
     let registry = tracing_subscriber::registry().with(filter);
-    let installed = match format {
-        LogFormat::Text if config.has_origins => {
+    let installed = match (format, config.lines) {
+        (LogFormat::Text, LogLines::Timed) if terminal => {
+            let layer = layer.with_ansi(terminal).with_timer(ClockTime).with_target(false);
+            registry.with(layer).try_init()
+        }
+        (LogFormat::Text, LogLines::Timed | LogLines::WithOrigins) => {
             registry.with(layer.with_ansi(terminal)).try_init()
         }
-        LogFormat::Text => {
+        (LogFormat::Text, LogLines::Plain) => {
             let layer = layer.with_ansi(terminal).without_time().with_target(false);
             registry.with(layer).try_init()
         }
-        LogFormat::Json => {
+        (LogFormat::Json, _) => {
             registry.with(layer.fmt_fields(JsonFields).event_format(CloudLogging)).try_init()
         }
     };
     if installed.is_err() {
         tracing::debug!("a subscriber is installed already");
+    }
+}
+
+/// The time of day in UTC, for a person who watches.
+struct ClockTime;
+
+impl FormatTime for ClockTime {
+    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let seconds = now.unwrap_or_default().as_secs() % 86_400;
+        let (hours, minutes) = (seconds / 3_600, seconds / 60 % 60);
+        write!(writer, "{hours:02}:{minutes:02}:{:02}", seconds % 60)
     }
 }
 

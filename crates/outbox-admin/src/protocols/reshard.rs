@@ -144,7 +144,12 @@ impl<O: Operator> Reshard<'_, O> {
         of: Resharding,
     ) -> Result<Option<Resharded>, ProtocolError> {
         let change = ShardChange::new(self, of);
-        check_preconditions(client, &change).await?;
+        if check_preconditions(client, &change).await.is_err() {
+            // A slot that is lost meanwhile can be recovered only without this operation on it, and says
+            // only then that it is lost. After its recovery, the same command continues.
+            release_shards(client, &slots(&change.old)).await?;
+            check_preconditions(client, &change).await?;
+        }
         let (new, old) = (slots(&change.new), slots(&change.old));
         let session = change.session(client);
         if !session.agree(async || Ok(Change::Reshard { new, old })).await? {

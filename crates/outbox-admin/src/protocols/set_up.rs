@@ -22,7 +22,9 @@ use super::preconditions::{
 };
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
-use crate::init::{EarlierRows, InitOptions, InitReport, SlotCreation, define, init};
+use crate::init::{
+    EarlierRows, InitOptions, InitReport, SlotCreation, define, init, refuse_other_number,
+};
 use crate::preflight::time_warnings;
 
 /// The treatment of rows that are in the table before the slot exists.
@@ -56,6 +58,9 @@ pub async fn set_up<O: Operator>(
     lock_set_up(session).await?;
     let outboxes: Vec<Outbox> = shards.iter().map(|options| options.outbox.clone()).collect();
     define(session.client, &outboxes, columns).await?;
+    if let Some(first) = outboxes.first() {
+        refuse_other_number(session.client, first).await?;
+    }
     match existing_rows {
         ExistingRows::Left => refuse_undecided_rows(session, shards).await?,
         ExistingRows::Published => {}

@@ -41,12 +41,46 @@ fn explain(code: &str, format: OutputFormat) -> Result<(), Error> {
     if let Ok(exit_code) = wanted.parse::<u8>() {
         return list(|it| it.exit().code() == exit_code, format);
     }
+    if let Some(row) = row_reason(&wanted) {
+        return print_result(format, &row, || {
+            format!(
+                "{}\n\nA row was not published: {}.\n\nFix: {}.\n",
+                row.error_code, row.cause, row.fix
+            )
+        });
+    }
     let Some(known) = Code::ALL.iter().find(|known| known.name() == wanted) else {
         let what = format!("no error has the code {code:?}{}", similar(&wanted));
         return Err(Error::refused(Code::ErrorCodeUnknown, what));
     };
     let explained = ExplainedCode::of(*known);
     print_result(format, &explained, || format!("{}\n", explained.text))
+}
+
+/// The page with the reasons why a row is dead, in a table.
+const DEAD_ROWS: &str = include_str!("../../../../docs/how-to/operate/dead-rows.md");
+
+/// Why a row in dispatch state was not published.
+#[derive(Debug, Serialize)]
+struct RowReason {
+    error_code: &'static str,
+    cause: String,
+    fix: String,
+}
+
+/// Finds the reason with this name in lower case.
+fn row_reason(wanted: &str) -> Option<RowReason> {
+    let plain = |text: &str| {
+        let without_targets =
+            text.split("](").map(|part| part.split_once(')').map_or(part, |(_, it)| it));
+        without_targets.collect::<String>().replace(['[', '`'], "")
+    };
+    DEAD_ROWS.lines().find_map(|line| {
+        let mut cells = line.trim_matches(['|', ' ']).split(" | ");
+        let error_code = cells.next()?.trim_matches('`');
+        let (cause, fix) = (plain(cells.next()?), plain(cells.next()?));
+        (error_code.to_lowercase() == wanted).then_some(RowReason { error_code, cause, fix })
+    })
 }
 
 #[derive(Debug, Serialize)]
@@ -107,6 +141,7 @@ const SAME_START_MIN: usize = 3;
 
 #[cfg(test)]
 mod tests {
+    use walrelay_core::FailureCode as F;
     use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
@@ -117,6 +152,19 @@ mod tests {
         for wrong in ["slot-los", "Slot-Lots", "slotlost"] {
             let refused = explain(wrong, OutputFormat::Text).expect_err("no such code");
             assert!(refused.report().contains("similar: slot-lost"), "{}", refused.report());
+        }
+    }
+
+    #[test]
+    fn the_reason_of_a_dead_row_is_explained_as_the_page_does() {
+        let reason = row_reason("local_limit").expect("a row of the table");
+        let cause = "the key, an attribute or the message exceeds a limit";
+        assert_eq!(
+            (reason.error_code, &*reason.cause, &*reason.fix),
+            ("LOCAL_LIMIT", cause, "edit")
+        );
+        for code in [F::BadHeaders, F::LocalLimit, F::TooLarge, F::Unroutable, F::Unreadable] {
+            assert!(row_reason(&code.as_str().to_lowercase()).is_some(), "{code}");
         }
     }
 

@@ -192,7 +192,7 @@ impl RelayProcess<'_> {
         let mut settings = self.config.settings.clone();
         log_start(&settings, self.config.http);
         let _endpoints = http::start(self.config.http, served.clone()).await?;
-        let _activity = Activity::RELAY.report(served);
+        let _activity = Activity::RELAY.report(served.clone());
         let publisher =
             GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
         tokio::select! {
@@ -206,6 +206,7 @@ impl RelayProcess<'_> {
             let mut tasks = JoinSet::new();
             self.spawn_periodic(&settings, &mut tasks);
             let Err(error) = self.stream_and_recover(&settings, &publisher).await else {
+                Activity::RELAY.log_end(&served);
                 return Ok(());
             };
             let changed = match self.config.follows_record {

@@ -9,7 +9,9 @@ use walrelay_core::ColumnNames;
 use walrelay_errors::Code;
 use walrelay_inbox::InboxError;
 use walrelay_inbox_admin::event_commands::ConsumerGeneration;
-use walrelay_inbox_admin::outbox_trace::{LEFT_OUT, outbox_ids_like, trace_dispatch, trace_outbox};
+use walrelay_inbox_admin::outbox_trace::{
+    LEFT_OUT, dispatch_ids_like, outbox_ids_like, trace_dispatch, trace_outbox,
+};
 use walrelay_outbox_admin::protocols::{
     column_of, every_shard, refuse_without_outbox, time_column_of,
 };
@@ -200,7 +202,7 @@ impl EventTrace {
 
     fn text(&self) -> String {
         let mut text = self.timeline();
-        let absent = "not in the table: pruned, deleted, or never committed";
+        let absent = "not in the table: pruned, deleted, never committed, or not an event id";
         part(&mut text, "outbox", &self.outbox, absent);
         let unrecorded = match self.outbox["settled"].as_bool() {
             Some(_) if self.outbox[LEFT_OUT] == true => {
@@ -231,7 +233,7 @@ fn is_published(row: &Value, dispatch: &Value) -> bool {
 }
 
 async fn whole_id(outbox: &SqlClient, given: &str, scope: &TraceScope) -> Result<String, Error> {
-    let mut found = Vec::new();
+    let mut found = dispatch_ids_like(outbox, &slots_of(outbox, scope).await?, given).await?;
     for table in &scope.database.outbox.tables {
         let column = column_of(outbox, table, &scope.columns.id).await?;
         found.extend(outbox_ids_like(outbox, table, &column, given).await?);
@@ -245,9 +247,13 @@ async fn whole_id(outbox: &SqlClient, given: &str, scope: &TraceScope) -> Result
     meant(given, found)
 }
 
-async fn trace(outbox: &SqlClient, id: &str, scope: &TraceScope) -> Result<EventTrace, Error> {
+async fn slots_of(outbox: &SqlClient, scope: &TraceScope) -> Result<Vec<String>, Error> {
     let shards = every_shard(outbox, &scope.database.outbox).await?;
-    let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
+    Ok(shards.into_iter().map(|shard| shard.slot).collect())
+}
+
+async fn trace(outbox: &SqlClient, id: &str, scope: &TraceScope) -> Result<EventTrace, Error> {
+    let slots = slots_of(outbox, scope).await?;
     let (mut row, mut occurred_at) = (Value::Null, None);
     for table in &scope.database.outbox.tables {
         let column = column_of(outbox, table, &scope.columns.id).await?;

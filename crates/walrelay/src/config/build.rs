@@ -39,8 +39,18 @@ pub(crate) struct LogConfig {
     pub(crate) format: Option<LogFormat>,
     /// A filter in the syntax of `RUST_LOG`.
     pub(crate) filter: String,
-    /// Whether lines of text have time and module. Those of a command for a person have neither.
-    pub(crate) has_origins: bool,
+    pub(crate) lines: LogLines,
+}
+
+/// What lines of text have beside level and message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogLines {
+    /// A person reads them at once.
+    Plain,
+    /// The time. On a terminal to the second, elsewhere with the module.
+    Timed,
+    /// Time and module.
+    WithOrigins,
 }
 
 /// Reads arguments (the first is the program's name), environment and configuration file.
@@ -100,8 +110,12 @@ impl Config {
             (CommandEnd::Finishes | CommandEnd::Interrupted, false) => Some(LogFormat::Text),
         };
         let format = general.log_format.or(default_format);
-        let has_origins = general.verbose || matches!(plan.end, CommandEnd::Stopped(_));
-        let log = LogConfig { format, filter, has_origins };
+        let lines = match plan.end {
+            _ if general.verbose => LogLines::WithOrigins,
+            CommandEnd::Stopped(_) => LogLines::Timed,
+            CommandEnd::Finishes | CommandEnd::Interrupted => LogLines::Plain,
+        };
+        let log = LogConfig { format, filter, lines };
         let Checks { schema, shard, record, .. } = checks;
         Ok(Self { log, schema, shard, given, plan, record })
     }

@@ -26,7 +26,8 @@ use crate::output::text::quoted;
 const SCHEMA: &str = "schema";
 
 /// The options that name an outbox. Printed commands repeat them.
-const PLACE: [&str; 4] = [CONFIG, "database-url", SCHEMA, "slot"];
+const PLACE: [&str; 7] =
+    [CONFIG, "database-url", SCHEMA, "slot", "shards", "create-topics", "failover"];
 
 /// A command line together with the values from environment and file.
 #[derive(Debug)]
@@ -410,7 +411,9 @@ fn words_of(argument: &Arg, matches: &ArgMatches) -> Vec<String> {
     let values = matches.get_raw(argument.get_id().as_str()).into_iter().flatten();
     let values = values.map(|value| value.to_string_lossy());
     match argument.is_require_equals_set() {
-        true => values.map(|value| format!("{option}={value}")).collect(),
+        true => values
+            .map(|value| format!("{option}={value}").trim_end_matches('=').to_owned())
+            .collect(),
         false => values.flat_map(|value| [option.clone(), value.into_owned()]).collect(),
     }
 }

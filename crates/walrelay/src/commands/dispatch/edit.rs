@@ -77,7 +77,7 @@ impl Edit {
         let topic = topic.map(|it| full_topic(checks, "set-topic", it, &self.project));
         let wanted = NewRoute { topic, key: self.set_key.clone() };
         if wanted.topic.is_none() && wanted.key.is_none() {
-            require_file(checks, &self.files);
+            require_file(checks, &self.files, ", --set-topic or --set-key");
         }
         let database = checks.database(&self.database)?;
         let options = options_of_edit(&self.change);

@@ -67,10 +67,14 @@ pub(in crate::commands) const fn options_of_edit(change: &ChangeArgs) -> ChangeO
     ChangeOptions { mode, format }
 }
 
-/// Requires a file with the new content of an event.
-pub(in crate::commands) fn require_file(checks: &mut Checks<'_>, files: &EditFiles) {
+/// Requires a file with the new content of an event. `others` names the options that change something
+/// else of it.
+pub(in crate::commands) fn require_file(checks: &mut Checks<'_>, files: &EditFiles, others: &str) {
     if files.payload_file.is_none() && files.attributes_file.is_none() {
-        checks.wrong_or_missing("payload-file", "not set; give it or --attributes-file");
+        checks.wrong_or_missing(
+            "payload-file",
+            format!("not set; give it, or --attributes-file{others}"),
+        );
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Edit {
 
 impl Edit {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        require_file(checks, &self.files);
+        require_file(checks, &self.files, "");
         let (id, files) = (self.id, self.files);
         let options = options_of_edit(&self.change);
         let address = self.place.address(checks)?;

@@ -60,6 +60,11 @@ impl Activity {
         tasks
     }
 
+    /// Logs how much the process has done.
+    pub(in crate::commands) fn log_end(self, observed: &Observed) {
+        tracing::info!(events = self.sample(observed).events, "{} in all", self.done);
+    }
+
     fn log(self, now: &Sample, before: &Sample, time: Duration) {
         let events = now.events - before.events;
         tracing::info!(
