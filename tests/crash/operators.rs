@@ -246,7 +246,9 @@ fn advice(text: &str) -> Option<String> {
         let is_cure = ["slot", "replay", "anchor", "init"].contains(&first);
         is_cure && !command.contains(|c: char| c.is_ascii_uppercase())
     })?;
-    let words = command.split(' ').take_while(|word| !["or", "and", "finishes"].contains(word));
+    let words = command
+        .split(' ')
+        .take_while(|word| !["or", "and", "finishes", "continues", "cancels"].contains(word));
     let command = words.collect::<Vec<_>>().join(" ");
     let asks = !command.starts_with("init") && !command.ends_with("list");
     Some(if asks { command + " --yes" } else { command })
@@ -287,6 +289,7 @@ fn the_command_in_a_printed_fix_is_found() {
         ("fix: Run `walrelay slot recover --slot x`.", Some("slot recover --slot x --yes")),
         ("this finishes it: walrelay slot release", Some("slot release --yes")),
         ("walrelay replay resume 5f or walrelay replay cancel 5f", Some("replay resume 5f --yes")),
+        ("walrelay replay resume 5f continues it", Some("replay resume 5f --yes")),
         ("start the relay: walrelay run", None),
         ("walrelay slot recover --from-time TIME", None),
     ] {

@@ -61,6 +61,7 @@ async fn status_names_the_wait_of_a_running_relay_instead_of_advising_to_start_o
     let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
     world.execute("ALTER TABLE app_outbox_dispatch SET UNLOGGED").await;
+    wait_for_reason(&relay, "app_outbox_dispatch is unlogged").await;
     let name = world.name();
     world
         .execute(&format!(

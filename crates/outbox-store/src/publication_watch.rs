@@ -12,6 +12,7 @@ use tokio_postgres::{Client, Row};
 
 use walrelay_errors::Code;
 
+use crate::migrations::RELAY_TABLES;
 use crate::relay_condition::{Reason, ReasonKind};
 use crate::store_error::StoreError;
 use crate::unstreamed::{UNSTREAMED_SQL, Unstreamed};
@@ -23,7 +24,8 @@ pub enum PublicationCheck {
     /// No change of the publication was committed before this position.
     Intact {
         up_to: Lsn,
-        /// Why an outbox table has rows that the publication cannot publish, if it has some.
+        /// Why an outbox table has rows that the publication cannot publish, or why rows of dispatch
+        /// state may be lost.
         unpublished: Option<Reason>,
     },
     /// A transaction is changing it, and has not committed yet.
@@ -92,10 +94,14 @@ impl PublicationWatch {
         // marked the catalog's rows. We then see either the change or the mark. Only the mark is
         // visible while the commit waits for a standby after it is in the WAL.
         let row = client
-            .query_typed_one("SELECT pg_current_wal_insert_lsn() AS wal_end", &[])
+            .query_typed_one(
+                sql!("publication_watch.sql", "wal_end"),
+                &[(&RELAY_TABLES.as_slice(), Type::TEXT_ARRAY)],
+            )
             .await
             .map_err(StoreError::sql("read the end of the WAL"))?;
         let up_to = Lsn::new(row.get::<_, PgLsn>("wal_end").into());
+        let unlogged = row.get::<_, Option<&str>>("unlogged").map(unlogged_reason);
         let mut finished: Vec<String> = Vec::new();
         loop {
             let rows = self.read(client).await?;
@@ -109,7 +115,7 @@ impl PublicationWatch {
                 return Ok(match self.compare(&rows) {
                     Ok(()) => PublicationCheck::Intact {
                         up_to,
-                        unpublished: rows.iter().find_map(unpublished_reason),
+                        unpublished: rows.iter().find_map(unpublished_reason).or(unlogged),
                     },
                     Err(what) => PublicationCheck::Changed { what },
                 });
@@ -194,6 +200,15 @@ impl PublicationWatch {
 }
 
 /// Returns why a running relay is not ready although the publication is intact.
+fn unlogged_reason(table: &str) -> Reason {
+    let text = format!(
+        "table {table} is unlogged: a crash of the server empties it, and its rows are lost"
+    );
+    Reason::new(ReasonKind::DispatchFailure, text)
+        .with_fix(format!("ALTER TABLE {table} SET LOGGED"))
+        .with_code(Code::DispatchTableUnlogged.name())
+}
+
 fn unpublished_reason(row: &Row) -> Option<Reason> {
     let (table, found): (&str, _) = (row.get("quoted"), Unstreamed::of_row(row)?);
     let text = format!("table {table} {}", found.problem());

@@ -1,3 +1,9 @@
+-- name: wal_end
+SELECT pg_current_wal_insert_lsn() AS wal_end,
+       (SELECT relname::text FROM pg_catalog.pg_class
+         WHERE relnamespace = 'public'::regnamespace AND relname = ANY ($1::text[]) AND relpersistence <> 'p'
+         ORDER BY 1 LIMIT 1) AS unlogged
+
 -- part: look
 SELECT wanted.schema || '.' || wanted.name AS name, format('%I.%I', wanted.schema, wanted.name) AS quoted,
        p.oid IS NOT NULL AS has_publication, c.oid IS NOT NULL AS has_table,

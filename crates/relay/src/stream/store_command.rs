@@ -148,14 +148,15 @@ pub(super) async fn run_with_retries<S: Store>(
     }
 }
 
-/// Reports that an outbox table has rows that are never published, once.
+/// Reports that an outbox table has rows that are never published, or that a table of the relay may lose
+/// its rows, once.
 fn report_unpublished(health: &Health, reason: Option<&Reason>) {
     if !health.set(Problem::Unpublished, reason.cloned()) {
         return;
     }
     match reason {
         Some(reason) => {
-            let error_code = Code::OutboxTableUnsuitable.name();
+            let error_code = reason.code.as_deref().unwrap_or_default();
             let fix = reason.fix.as_deref().unwrap_or_default();
             tracing::error!(error_code, fix, "{}", reason.text);
         }
@@ -163,8 +164,8 @@ fn report_unpublished(health: &Health, reason: Option<&Reason>) {
             let error_code = Code::OutboxTableUnsuitable.name();
             tracing::warn!(
                 error_code,
-                "new rows of the outbox can be published again; rows that such a table got before are published only if \
-                 they are inserted or replayed from the table"
+                "no table is unsuitable any more; rows that an outbox table got meanwhile are published only if they are \
+                 inserted or replayed from the table"
             );
         }
     }

@@ -67,12 +67,11 @@ pub(crate) async fn subscribe(
 fn line(message: &PubsubMessage) -> String {
     let attribute = |name| message.attributes.get(name).map_or("", String::as_str);
     format!(
-        "{:<10} v{:<4} {:<12} {:>12}#{:<3} {}\n",
+        "{:<10} v{:<4} {:<12} {:>12}#{}\n",
         message.ordering_key,
         attribute("version"),
         attribute("event_type"),
         attribute("commit_lsn"),
         attribute("tx_index"),
-        String::from_utf8_lossy(&message.data),
     )
 }
