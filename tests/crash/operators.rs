@@ -125,17 +125,27 @@ impl Operator {
 
     async fn restart_relays(&mut self) {
         for index in 0..self.relays.len() {
-            if let Some(relay) = &mut self.relays[index] {
-                if !relay.has_ended() {
-                    continue;
-                }
-                let code = relay.wait_ended(DEADLINE).await.code();
-                let text = relay.lines().join("\n");
-                self.note(&format!("relay {index}"), &Finished { code, text });
+            if self.relays[index].as_mut().is_some_and(|relay| !relay.has_ended()) {
+                continue;
+            }
+            if let Some(ended) = self.relays[index].take() {
+                let ended = ended.finish(DEADLINE).await;
+                self.note(&format!("relay {index}"), &ended);
             }
             let command = *self.seed.pick(&RELAYS);
             self.relays[index] = Some(self.world.command(command.split(' ')).start());
         }
+    }
+
+    /// Starts a relay, and waits for a while until it streams.
+    async fn relay(&self) -> Relay {
+        let mut relay = self.world.command(["run"]).start();
+        let until = Instant::now() + PATIENCE;
+        let streams = |it: &Relay| it.lines().iter().any(|line| line.contains("\"streaming\""));
+        while !relay.has_ended() && !streams(&relay) && Instant::now() < until {
+            sleep(Duration::from_millis(50)).await;
+        }
+        relay
     }
 
     /// Runs a command to its end.
@@ -185,14 +195,7 @@ impl Operator {
             }
             let caught_up = self.finish("run --until-caught-up").await;
             // Beside a relay that streams, `status` names what else keeps rows back.
-            let mut relay = self.world.command(["run"]).start();
-            let until = Instant::now() + PATIENCE;
-            while !relay.has_ended() && Instant::now() < until {
-                if relay.lines().iter().any(|line| line.contains("\"streaming\"")) {
-                    break;
-                }
-                sleep(Duration::from_millis(50)).await;
-            }
+            let relay = self.relay().await;
             let status = self.finish("status").await;
             drop(relay);
             advised = advice(&caught_up.text).or_else(|| advice(&status.text));
@@ -249,9 +252,9 @@ fn advice(text: &str) -> Option<String> {
     let words = command
         .split(' ')
         .take_while(|word| !["or", "and", "finishes", "continues", "cancels"].contains(word));
-    let command = words.collect::<Vec<_>>().join(" ");
-    let asks = !command.starts_with("init") && !command.ends_with("list");
-    Some(if asks { command + " --yes" } else { command })
+    let typed = words.collect::<Vec<_>>().join(" ");
+    let asks = !typed.starts_with("init") && !typed.ends_with("list");
+    Some(if asks { typed + " --yes" } else { typed })
 }
 
 async fn operate(seed: u64, time: Duration) {

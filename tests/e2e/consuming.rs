@@ -503,30 +503,6 @@ async fn a_scaffold_takes_a_row_as_a_trigger_writes_it_arrays_and_all() {
 }
 
 #[tokio::test]
-async fn grants_of_roles_and_consumers_with_similar_names_are_kept_apart() {
-    let Some(world) = world().await else { return };
-    let name = world.name();
-    let long = format!("{name}_{}", "r".repeat(63 - name.len() - 1));
-    let pairs =
-        [(format!("{name}_a"), Some("c1")), (format!("{name}_a_c1"), None), (long, Some("c1"))];
-    for (role, consumer) in &pairs {
-        world.execute(&format!("CREATE ROLE {role}")).await;
-        let consumer = consumer.map_or("NULL".to_owned(), |it| format!("'{it}'"));
-        // Again, and for a consumer whose name ends like that of a policy.
-        for other in [&*consumer, &*consumer, "'c1_prune'"] {
-            world.execute(&format!("SELECT app_inbox_grant('{role}', {other})")).await;
-        }
-        let policies = world
-            .number(&format!("SELECT count(*) FROM pg_policies WHERE '{role}' = ANY (roles)"))
-            .await;
-        assert_eq!(policies, 8, "{role}: four policies for each of two grants");
-    }
-    for (role, _) in &pairs {
-        world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
-    }
-}
-
-#[tokio::test]
 async fn a_consumer_that_reads_another_subscription_is_refused_before_one_is_created() {
     let Some(world) = world().await else { return };
     world.insert_events(1, 1).await;

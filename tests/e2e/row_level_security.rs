@@ -405,3 +405,28 @@ async fn a_role_for_one_consumer_runs_it_and_sees_no_other() {
     drop(its);
     role.drop().await;
 }
+
+#[tokio::test]
+async fn grants_of_roles_and_consumers_with_similar_names_are_kept_apart() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.set_up_consumer().await;
+    let name = world.name();
+    let long = format!("{name}_{}", "r".repeat(63 - name.len() - 1));
+    let pairs =
+        [(format!("{name}_a"), Some("c1")), (format!("{name}_a_c1"), None), (long, Some("c1"))];
+    for (role, consumer) in &pairs {
+        world.execute(&format!("CREATE ROLE {role}")).await;
+        let consumer = consumer.map_or("NULL".to_owned(), |it| format!("'{it}'"));
+        // Again, and for a consumer whose name ends like that of a policy.
+        for other in [&*consumer, &*consumer, "'c1_prune'"] {
+            world.execute(&format!("SELECT app_inbox_grant('{role}', {other})")).await;
+        }
+        let policies = world
+            .number(&format!("SELECT count(*) FROM pg_policies WHERE '{role}' = ANY (roles)"))
+            .await;
+        assert_eq!(policies, 8, "{role}: four policies for each of two grants");
+    }
+    for (role, _) in &pairs {
+        world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+    }
+}

@@ -263,10 +263,9 @@ impl Layers<'_> {
             }
             if origin == Origin::CommandLine && PLACE.contains(&option) {
                 let words = words_of(argument, own);
-                if words.iter().all(|word| masked(word) == *word) {
-                    let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
-                    given.push((option.to_owned(), words.join(" ")));
-                }
+                let is_open = words.iter().all(|word| masked(word) == *word);
+                let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+                given.extend(is_open.then(|| (option.to_owned(), words.join(" "))));
             }
             origins.note(option, origin);
         });

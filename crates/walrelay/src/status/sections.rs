@@ -299,8 +299,7 @@ mod tests {
             ..SlotReport::default()
         };
         let report = |slot| StatusReport { headline: "h".into(), ..StatusReport::of_slot(slot) };
-        let text =
-            |report: &StatusReport| report_text(report, OutputFormat::Text, ColourMode::Plain);
+        let text = |it: &StatusReport| report_text(it, OutputFormat::Text, ColourMode::Plain);
         let told = text(&report(of(Some(9), 0)));
         let lines = "h\n  published        2 rows today (UTC), 9 in all, the last 1 min ago\n  \
                      behind           nothing waits\n\n";

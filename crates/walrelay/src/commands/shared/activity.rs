@@ -212,8 +212,8 @@ walrelay_oldest_unpublished_seconds 0.0
         assert_eq!(text, "100 published, 100/s, p99 within 25 ms, caught up");
         assert_eq!(Activity::RELAY.text(&all, &all), "100 published, 0/s, caught up");
         let waiting = Sample { not_ready: Some("no access token".to_owned()), ..all.clone() };
-        let text = Activity::RELAY.text(&waiting, &all);
-        assert_eq!(text, "100 published, 0/s; no access token");
+        let unready = Activity::RELAY.text(&waiting, &all);
+        assert_eq!(unready, "100 published, 0/s; no access token");
         let late = Sample { behind: 12.3, ..all.clone() };
         assert!(Activity::RELAY.text(&late, &all).ends_with(", oldest waits for 12 s"));
     }
