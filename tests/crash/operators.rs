@@ -171,7 +171,11 @@ impl Operator {
 
     fn note(&mut self, what: &str, done: &Finished) {
         let Finished { code, text } = done;
-        let last = text.lines().rev().find(|line| !line.is_empty()).unwrap_or_default();
+        // The health is at the beginning of `status`, and an error at the end of an output.
+        let last = match what == "status" {
+            true => text.lines().take(2).collect::<Vec<_>>().join("; "),
+            false => text.lines().rfind(|line| !line.is_empty()).unwrap_or_default().to_owned(),
+        };
         self.history.push(format!("{what}: {code:?} {last}"));
         assert!(!text.contains("panicked at"), "{what}: {text}\n{}", self.story());
         self.advised = advice(text).or(self.advised.take());

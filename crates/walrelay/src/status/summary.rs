@@ -56,7 +56,8 @@ impl Summary {
 
     /// Summarizes a report: its worst problem, plus dead rows and anchors at risk.
     pub(crate) fn of(report: &StatusReport) -> Self {
-        Self::worst(report).with_dead_rows(report).with_anchors(report).with_old_horizon(report)
+        let worst = Self::worst(report).with_dead_rows(report).with_paused_keys(report);
+        worst.with_anchors(report).with_old_horizon(report)
     }
 
     /// Adds that so many transactions have run since the last settled one that a recovery soon needs
@@ -107,13 +108,29 @@ impl Summary {
         }
     }
 
+    /// Adds keys that a replay pauses which no process runs, in addition to any other problem.
+    fn with_paused_keys(self, report: &StatusReport) -> Self {
+        let Some(left) = report.paused_by.iter().find(|pausing| !pausing.is_being_done) else {
+            return self;
+        };
+        let text = pause_text(left);
+        if self.headline.contains(&text) || report.slot.as_ref().is_some_and(|slot| slot.lost) {
+            return self;
+        }
+        Self {
+            severity: self.severity.max(Severity::Attention),
+            headline: format!("{}; {text}", self.headline),
+            next_step: Some(followed_by(self.next_step, NextStep::new(pause_advice(left)))),
+        }
+    }
+
     /// Adds dead rows, which need a person in addition to any other problem.
     fn with_dead_rows(self, report: &StatusReport) -> Self {
         let dead = report.slot.as_ref().and_then(|slot| slot.dispatch).map_or(0, |it| it.dead);
         if dead == 0 {
             return self;
         }
-        let text = needs_person_text(report, dead);
+        let text = needs_person_text(dead);
         if self.headline.contains(&text) {
             return self;
         }
@@ -225,7 +242,7 @@ impl Summary {
                 NextStep::new("to see why: walrelay dispatch list --status retrying"),
             ),
             (dead, _) => attention(
-                format!("{flow}, {}", needs_person_text(report, dead)),
+                format!("{flow}, {}", needs_person_text(dead)),
                 NextStep::of(Code::DeadRows, LIST),
             ),
         }
@@ -310,15 +327,12 @@ fn followed_by(first: Option<NextStep>, then: NextStep) -> NextStep {
 /// Longest time that a running relay needs to stream again after a reset or a lost connection.
 const RECONNECTS_WITHIN_SECONDS: f64 = 15.0;
 
-/// Describes the dead rows, and keys paused for a replay that no process runs. Both need a person.
-fn needs_person_text(report: &StatusReport, dead: u64) -> String {
-    let dead = match dead {
-        1 => "1 dead row waits".to_owned(),
-        _ => format!("{dead} dead rows wait"),
-    };
-    let left = report.paused_by.iter().find(|pausing| !pausing.is_being_done);
-    let left = left.map_or_else(String::new, |pausing| format!("; {}", pause_text(pausing)));
-    format!("{dead} for a person{left}")
+/// Describes the dead rows.
+fn needs_person_text(dead: u64) -> String {
+    match dead {
+        1 => "1 dead row waits for a person".to_owned(),
+        _ => format!("{dead} dead rows wait for a person"),
+    }
 }
 
 /// Describes the keys whose rows wait for a replay in place.
@@ -638,6 +652,12 @@ mod tests {
         };
         let both = "1 dead row waits for a person; 2 key(s) wait for replay 5f3a9c01";
         assert!(Summary::of(&with_counts(1, 40)).headline.ends_with(both));
+        // An error of before does not hide what holds the rows now.
+        let refused = json!({ "topic": "t", "code": "PERMISSION_DENIED", "at": "T" });
+        let mut stale = held(false);
+        stale.slot.as_mut().unwrap().refused = serde_json::from_value(refused).unwrap();
+        assert!(Summary::of(&stale).headline.contains("; 2 key(s) wait for replay 5f3a9c01"));
+        assert!(advice(Summary::of(&stale)).contains("; then no process runs it: walrelay replay"));
         // The replay was killed before it recorded a row, but its keys are paused.
         let alone = "streaming, 0 B behind; 2 key(s) wait for replay 5f3a9c01";
         assert_eq!(Summary::of(&with_counts(0, 0)).headline, alone);
