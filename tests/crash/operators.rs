@@ -189,20 +189,18 @@ impl Operator {
     async fn settle(&mut self) {
         self.relays = [None, None];
         self.world.pubsub.heal();
-        let mut advised: Option<String> = None;
         for _ in 0..20 {
-            if let Some(command) = advised {
-                self.finish(&command).await;
-            }
-            for status in ["dead", "retrying"] {
-                self.finish(&format!("dispatch retry --status {status} --yes")).await;
-            }
-            let caught_up = self.finish("run --until-caught-up").await;
-            // Beside a relay that streams, `status` names what else keeps rows back.
+            // Beside a relay that streams, `status` names what else keeps rows back, and a replay continues.
             let relay = self.relay().await;
             let status = self.finish("status").await;
+            if let Some(command) = advice(&status.text) {
+                self.finish_within(3 * PATIENCE, &command).await;
+            }
+            for state in ["dead", "retrying"] {
+                self.finish(&format!("dispatch retry --status {state} --yes")).await;
+            }
             drop(relay);
-            advised = advice(&caught_up.text).or_else(|| advice(&status.text));
+            let caught_up = self.finish("run --until-caught-up").await;
             let waits = "SELECT count(*) FROM app_outbox_dispatch WHERE status <> 'published'";
             if caught_up.code == Some(0) && self.world.number(waits).await == 0 {
                 return;

@@ -129,8 +129,16 @@ async fn status_begins_with_a_summary_and_queries_the_named_relay() {
     let stopped = world.succeed(["status"]).await;
     assert!(stopped.starts_with("nothing streams, "), "{stopped}");
     assert!(stopped.contains("walrelay run"), "{stopped}");
+    assert!(stopped.contains("  published        nothing yet\n"), "{stopped}");
 
     let relay = world.start_relay([]).await;
+    world.insert_events(3, 3).await;
+    walrelay_testkit::wait_until(walrelay_tests::DEADLINE, "three rows in status", async || {
+        let text = world.succeed(["status"]).await;
+        let lines = ["published        3 rows today (UTC), 3 in all, the last ", "nothing waits"];
+        lines.iter().all(|line| text.contains(line)).then_some(())
+    })
+    .await;
     let told = world.succeed(["status", "--relay", relay.http_address()]).await;
     assert!(told.starts_with("streaming, ") && told.contains("nothing parked"), "{told}");
     assert!(told.contains("phase            streaming"), "{told}");

@@ -106,7 +106,7 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
         (&["run", "--shard", "0/2"][..], "the outbox has 4 shards here"),
         (&["run"], "the outbox has 4 shards here"),
         (&["init"], "To change the number of shards, run `walrelay reshard`"),
-        (&["init", "--shards", "2"], "To change the number of shards, run `walrelay reshard`"),
+        (&["init", "--shards", "2"], "run `walrelay reshard --shards 2`"),
         (&["slot", "recover", "--yes"], "Name the shard, for example `--shard 0/4`"),
         (&["slot", "recover", "--yes", "--shard", "0/2"], "0/2 is none of them"),
         (&["dispatch", "list"], "Name the shard, for example `--shard 0/4`"),

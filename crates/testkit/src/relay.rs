@@ -76,12 +76,16 @@ impl RelayCommand {
     }
 
     /// Runs the command on a terminal, by util-linux's `script`. The end of the process that is
-    /// started then closes the terminal.
+    /// started then closes the terminal. The program survives that for ten minutes at most.
     #[must_use]
     pub fn on_terminal(self) -> Self {
         let words = self.command.get_args().map(|word| word.to_string_lossy());
         let program = self.command.get_program().to_string_lossy();
-        let line = ["exec".into(), program].into_iter().chain(words).collect::<Vec<_>>().join(" ");
+        let line = ["exec timeout --foreground 600".into(), program]
+            .into_iter()
+            .chain(words)
+            .collect::<Vec<_>>()
+            .join(" ");
         let mut command = process::clean_command("script");
         command.args(["-qec", &line, "/dev/null"]);
         command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -89,17 +93,22 @@ impl RelayCommand {
     }
 
     #[must_use]
-    pub fn start(mut self) -> Relay {
+    pub fn start(self) -> Relay {
+        let mut relay = self.start_unread();
+        relay.read();
+        relay
+    }
+
+    /// Starts the command with pipes that nobody reads before [`Relay::read`].
+    #[must_use]
+    pub fn start_unread(mut self) -> Relay {
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = self
+        let process = self
             .command
             .spawn()
             .unwrap_or_else(|error| panic!("start {:?}: {error}", self.command.get_program()));
-        let lines = Arc::new(Mutex::new(VecDeque::new()));
-        let stdout = process.stdout.take().map(|stdout| collect(stdout, Arc::clone(&lines)));
-        let stderr = process.stderr.take().map(|stderr| collect(stderr, Arc::clone(&lines)));
-        let collectors = stdout.into_iter().chain(stderr).collect();
-        Relay { process, lines, collectors, http_address: self.http_address }
+        let (lines, http_address) = (Arc::default(), self.http_address);
+        Relay { process, lines, collectors: Vec::new(), http_address }
     }
 
     /// Starts the relay, waits until it has ended by itself, and returns its exit code and output.
@@ -127,6 +136,14 @@ pub struct Relay {
 }
 
 impl Relay {
+    /// Reads the output from now on.
+    pub fn read(&mut self) {
+        let collect_into = || Arc::clone(&self.lines);
+        let stdout = self.process.stdout.take().map(|stdout| collect(stdout, collect_into()));
+        let stderr = self.process.stderr.take().map(|stderr| collect(stderr, collect_into()));
+        self.collectors = stdout.into_iter().chain(stderr).collect();
+    }
+
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()

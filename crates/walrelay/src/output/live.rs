@@ -1,10 +1,12 @@
 //! The line that moves at the end of a terminal, below the log. Without a terminal there is none.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::Instant;
 
 /// Interval between messages where no line is seen: an hour of work fills one page of log.
@@ -22,8 +24,41 @@ fn line() -> MutexGuard<'static, Option<ProgressBar>> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AboveLines;
 
+/// The lines of the log that were left out since the last one that was written.
+static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// The longest wait for a reader of standard error. While nobody reads, there is no further wait.
+const READER_WAIT: Duration = Duration::from_millis(200);
+
+/// The bytes that a pipe with a free page takes without blocking.
+const AT_ONCE: usize = 4096;
+
+/// Returns whether standard error takes a line. A full pipe would stop the whole process. A terminal may
+/// take less than a line, so one whose reader stopped can still do that.
+fn is_read(wait: Duration) -> bool {
+    let stderr = io::stderr();
+    let mut events = [PollFd::new(&stderr, PollFlags::OUT)];
+    let wait = Timespec::try_from(wait).ok();
+    // An error is reported by the write.
+    poll(&mut events, wait.as_ref()).map_or(true, |count| count > 0)
+}
+
 impl Write for AboveLines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left_out = LEFT_OUT.load(Ordering::Relaxed);
+        if !is_read(if left_out == 0 { READER_WAIT } else { Duration::ZERO }) {
+            LEFT_OUT.store(left_out + 1, Ordering::Relaxed);
+            return Ok(bytes.len());
+        }
+        if left_out > 0 {
+            LEFT_OUT.store(0, Ordering::Relaxed);
+            tracing::warn!(
+                lines = left_out,
+                "lines of the log are left out, because nobody read them"
+            );
+        }
+        // More may block although standard error takes something.
+        let bytes = &bytes[..bytes.len().min(AT_ONCE)];
         match &*line() {
             Some(bar) => bar.suspend(|| io::stderr().write(bytes)),
             None => io::stderr().write(bytes),
@@ -62,8 +97,10 @@ impl LiveLine {
 
     /// Shows what is done. Without a terminal, returns whether a log message is due instead.
     pub(crate) fn show(&mut self, done: u64, text: String) -> bool {
-        self.bar.set_position(done);
-        self.bar.set_message(text);
+        if is_read(Duration::ZERO) {
+            self.bar.set_position(done);
+            self.bar.set_message(text);
+        }
         let is_due = self.bar.is_hidden() && Instant::now() >= self.next_log;
         if is_due {
             self.next_log = Instant::now() + LOGGED_EVERY;
@@ -74,7 +111,9 @@ impl LiveLine {
 
 impl Drop for LiveLine {
     fn drop(&mut self) {
-        self.bar.abandon();
+        if is_read(Duration::ZERO) {
+            self.bar.abandon();
+        }
         *line() = None;
     }
 }
