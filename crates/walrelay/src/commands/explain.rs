@@ -1,5 +1,7 @@
 //! `walrelay explain`: prints the entry of an error code from the errors page.
 
+use std::borrow::Cow;
+
 use clap::Args;
 use serde::Serialize;
 use walrelay_errors::Code;
@@ -42,12 +44,7 @@ fn explain(code: &str, format: OutputFormat) -> Result<(), Error> {
         return list(|it| it.exit().code() == exit_code, format);
     }
     if let Some(row) = row_reason(&wanted) {
-        return print_result(format, &row, || {
-            format!(
-                "{}\n\nA row was not published: {}.\n\nFix: {}.\n",
-                row.error_code, row.cause, row.fix
-            )
-        });
+        return print_result(format, &row, || row.text.to_string());
     }
     let Some(known) = Code::ALL.iter().find(|known| known.name() == wanted) else {
         let what = format!("no error has the code {code:?}{}", similar(&wanted));
@@ -60,16 +57,8 @@ fn explain(code: &str, format: OutputFormat) -> Result<(), Error> {
 /// The page with the reasons why a row is dead, in a table.
 const DEAD_ROWS: &str = include_str!("../../../../docs/how-to/operate/dead-rows.md");
 
-/// Why a row in dispatch state was not published.
-#[derive(Debug, Serialize)]
-struct RowReason {
-    error_code: &'static str,
-    cause: String,
-    fix: String,
-}
-
-/// Finds the reason with this name in lower case.
-fn row_reason(wanted: &str) -> Option<RowReason> {
+/// Finds the reason why a row in dispatch state was not published, by its name in lower case.
+fn row_reason(wanted: &str) -> Option<ExplainedCode> {
     let plain = |text: &str| {
         let without_targets =
             text.split("](").map(|part| part.split_once(')').map_or(part, |(_, it)| it));
@@ -77,26 +66,35 @@ fn row_reason(wanted: &str) -> Option<RowReason> {
     };
     DEAD_ROWS.lines().find_map(|line| {
         let mut cells = line.trim_matches(['|', ' ']).split(" | ");
-        let error_code = cells.next()?.trim_matches('`');
+        let code = cells.next()?.trim_matches('`');
         let (cause, fix) = (plain(cells.next()?), plain(cells.next()?));
-        (error_code.to_lowercase() == wanted).then_some(RowReason { error_code, cause, fix })
+        let text = format!("{code}\n\nA row was not published: {cause}.\n\nFix: {fix}.\n");
+        (code.to_lowercase() == wanted).then(|| ExplainedCode {
+            code,
+            exit_code: None,
+            cause: cause.into(),
+            fix: fix.into(),
+            text: text.into(),
+        })
     })
 }
 
 #[derive(Debug, Serialize)]
 struct ExplainedCode {
     code: &'static str,
-    exit_code: u8,
-    cause: &'static str,
-    fix: &'static str,
-    text: &'static str,
+    /// None for the reason of a row, with which no command ends.
+    exit_code: Option<u8>,
+    cause: Cow<'static, str>,
+    fix: Cow<'static, str>,
+    text: Cow<'static, str>,
 }
 
 impl ExplainedCode {
     fn of(code: Code) -> Self {
         let text = section(code.name()).unwrap_or_default();
-        let (code_name, exit_code) = (code.name(), code.exit().code());
-        Self { code: code_name, exit_code, cause: cause(code), fix: fix(code), text }
+        let (code_name, exit_code) = (code.name(), Some(code.exit().code()));
+        let (cause, fix) = (cause(code).into(), fix(code).into());
+        Self { code: code_name, exit_code, cause, fix, text: text.into() }
     }
 }
 
@@ -159,10 +157,7 @@ mod tests {
     fn the_reason_of_a_dead_row_is_explained_as_the_page_does() {
         let reason = row_reason("local_limit").expect("a row of the table");
         let cause = "the key, an attribute or the message exceeds a limit";
-        assert_eq!(
-            (reason.error_code, &*reason.cause, &*reason.fix),
-            ("LOCAL_LIMIT", cause, "edit")
-        );
+        assert_eq!((reason.code, &*reason.cause, &*reason.fix), ("LOCAL_LIMIT", cause, "edit"));
         for code in [F::BadHeaders, F::LocalLimit, F::TooLarge, F::Unroutable, F::Unreadable] {
             assert!(row_reason(&code.as_str().to_lowercase()).is_some(), "{code}");
         }
