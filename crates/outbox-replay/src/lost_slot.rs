@@ -192,16 +192,10 @@ pub async fn named_definition(
     client: &Client,
     slot: Option<&str>,
 ) -> Result<(String, Result<Definition, AdminError>), AdminError> {
-    let found = match read_definitions(client).await {
-        // The catalog leads to the slot also for a role that may not read the record.
-        Err(error) if error.code() == Code::PermissionMissing => {
-            let slot = match slot {
-                Some(given) => given.to_owned(),
-                None => free_slot(client).await?,
-            };
-            return Ok((slot, Err(error.into())));
-        }
-        found => found?,
+    // The catalog leads to the slot also for a role that may not read the record.
+    let (found, unread) = match read_definitions(client).await {
+        Err(error) if error.code() == Code::PermissionMissing => (Vec::new(), Some(error)),
+        found => (found?, None),
     };
     let slot = match (slot, found.as_slice()) {
         (Some(given), _) => given.to_owned(),
@@ -212,7 +206,10 @@ pub async fn named_definition(
             return Err(AdminError::OutboxUnnamed { slots });
         }
     };
-    let definition = definition_of(&slot, found);
+    let definition = match unread {
+        Some(error) => Err(error.into()),
+        None => definition_of(&slot, found),
+    };
     Ok((slot, definition))
 }
 

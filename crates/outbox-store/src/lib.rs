@@ -30,7 +30,8 @@ pub use dispatch::{
     ReplayedRows, RetrySelection, RetryingReasons, StateFilter,
 };
 pub use migrations::{
-    DEFINITION_TABLE, Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables,
+    DEFINITION_TABLE, Migration, RELAY_TABLES, REPLAY_TABLES, UNLOGGED, migrate, migrations,
+    relay_tables,
 };
 pub use outbox::{Outbox, read_table_ids};
 pub use publication_watch::{PublicationCheck, PublicationWatch, read_publication_gap};

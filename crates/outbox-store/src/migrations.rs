@@ -22,6 +22,9 @@ const PARTITIONS: &str = include_str!("../../../migrations/0006_partitions.sql")
 pub const RELAY_TABLES: [&str; 4] =
     [DEFINITION_TABLE, "app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
 
+/// What is wrong with an unlogged table of the relay.
+pub const UNLOGGED: &str = "is unlogged: a crash of the server empties it, and its rows are lost";
+
 /// The table of definitions. Only `walrelay init` writes it.
 pub const DEFINITION_TABLE: &str = "app_outbox_definition";
 

@@ -12,7 +12,7 @@ use tokio_postgres::{Client, Row};
 
 use walrelay_errors::Code;
 
-use crate::migrations::RELAY_TABLES;
+use crate::migrations::{RELAY_TABLES, UNLOGGED};
 use crate::relay_condition::{Reason, ReasonKind};
 use crate::store_error::StoreError;
 use crate::unstreamed::{UNSTREAMED_SQL, Unstreamed};
@@ -201,10 +201,7 @@ impl PublicationWatch {
 
 /// Returns why a running relay is not ready although the publication is intact.
 fn unlogged_reason(table: &str) -> Reason {
-    let text = format!(
-        "table {table} is unlogged: a crash of the server empties it, and its rows are lost"
-    );
-    Reason::new(ReasonKind::DispatchFailure, text)
+    Reason::new(ReasonKind::DispatchFailure, format!("table {table} {UNLOGGED}"))
         .with_fix(format!("ALTER TABLE {table} SET LOGGED"))
         .with_code(Code::DispatchTableUnlogged.name())
 }

@@ -1,5 +1,6 @@
 //! The process: parses the command line, starts telemetry, runs the command, returns the exit code.
 
+use std::mem;
 use std::process::ExitCode;
 
 use walrelay_errors::Exit;
@@ -85,12 +86,12 @@ async fn with_recorded_outbox(config: Config, environment: &Environment) -> Resu
 
 fn execute() -> Result<(), Error> {
     let environment = Environment::new(std::env::vars_os());
-    let config = configuration(&environment, None)?;
+    let mut config = configuration(&environment, None)?;
     set_schema(config.schema.clone()).expect("no schema was set before");
     telemetry::start(&config.log);
     set_given(GivenPlace {
         shard: config.shard,
-        options: config.given.clone(),
+        options: mem::take(&mut config.given),
         find: cli::command_at,
     });
     walrelay_pubsub::install_crypto_provider();

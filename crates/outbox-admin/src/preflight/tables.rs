@@ -2,7 +2,7 @@
 
 use walrelay_core::{ColumnUse, Field};
 use walrelay_errors::Code;
-use walrelay_outbox_store::{DEFINITION_TABLE, RELAY_TABLES, REPLAY_TABLES};
+use walrelay_outbox_store::{DEFINITION_TABLE, RELAY_TABLES, REPLAY_TABLES, UNLOGGED};
 use walrelay_pg_client::{QualifiedName, SCHEMA, quote_identifier, schema};
 
 use super::facts::{Facts, FoundTable, RelationKind, SchemaAccess, TableFacts};
@@ -218,7 +218,7 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
             findings.error(
                 Code::DispatchTableUnlogged,
                 &subject,
-                "is unlogged: a crash of the server empties it, and its rows are lost",
+                UNLOGGED,
                 format!("as its owner: ALTER TABLE {name} SET LOGGED"),
             );
         }

@@ -1,6 +1,7 @@
 //! Builds a [`Config`] from a command line.
 
 use std::ffi::OsString;
+use std::mem;
 
 use clap::FromArgMatches as _;
 use walrelay_outbox_store::Shard;
@@ -82,12 +83,12 @@ impl Config {
     ///
     /// Returns all problems at once.
     pub(crate) fn new(
-        line: CommandLine,
+        mut line: CommandLine,
         environment: &Environment,
         outbox: Option<NamedOutbox>,
     ) -> Result<Self, Refusal> {
         let has_json_output = line.has_json_output;
-        let given = line.given.clone();
+        let given = mem::take(&mut line.given);
         let ((general, plan), checks) =
             checked(line, environment, |Cli { general, command }, checks| {
                 if let Some(NamedOutbox { slot, definition }) = outbox {
