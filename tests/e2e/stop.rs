@@ -90,7 +90,7 @@ async fn a_relay_whose_log_nobody_reads_continues_and_says_later_how_much_is_mis
     relay.read();
     let more = Workload { first_number: 500, ..Workload::of_rows(1) };
     more.insert(world.client()).await.expect("a row, and so a line");
-    relay.wait_for_line(DEADLINE, "lines of the log are left out, because nobody read them").await;
+    relay.wait_for_line(DEADLINE, "lines of the log were left out, because nobody read them").await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use walrelay_pg_replication::{
 };
 
 use super::facts::{
-    Facts, LeftoverRecord, RelationKind, ReleaseFacts, ServerFacts, ServerHost, ServerMode,
+    Facts, LeftoverRecord, RelationKind, ReleaseFacts, SchemaAccess, ServerFacts, ServerHost, ServerMode,
     TableFacts,
 };
 use super::finding::{FIX_OF_CODE, Finding, Findings};
@@ -39,6 +39,14 @@ pub const HEADROOM_BYTES_MIN: i64 = 1 << 30;
 pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     let mut findings = Findings::default();
     server_findings(&mut findings, facts);
+    if is_not_set_up(facts) {
+        set_up_finding(&mut findings, request, facts);
+        capacity_findings(&mut findings, facts);
+        if facts.outbox_tables.iter().any(|table| table.found.is_some()) {
+            outbox_findings(&mut findings, request, facts);
+        }
+        return findings.into_list();
+    }
     let start = findings.len();
     definition_findings(&mut findings, request, facts);
     let is_ours = findings.is_fine_since(start);
@@ -60,6 +68,27 @@ pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     identity_findings(&mut findings, facts);
     leftover_findings(&mut findings, facts);
     findings.into_list()
+}
+
+/// Returns whether nothing exists that `walrelay init` makes. Then each object that is missing has
+/// one cause. An outbox table may exist, because an application may have made it.
+fn is_not_set_up(facts: &Facts) -> bool {
+    let role_can_see = facts.schema != SchemaAccess::Denied;
+    let tables = facts.relay_tables.iter().any(|table| table.found.is_some());
+    role_can_see && !tables && facts.publication.is_none() && facts.slot.is_none()
+}
+
+fn set_up_finding(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
+    let definition = &request.definition;
+    findings.error(
+        Code::DispatchTableMissing,
+        &format!("database {}", facts.server.database),
+        format!(
+            "is not set up: the tables of the relay, publication {} and slot {} do not exist",
+            definition.publication, definition.slot
+        ),
+        FIX_OF_CODE,
+    );
 }
 
 fn server_findings(findings: &mut Findings, facts: &Facts) {

@@ -379,6 +379,20 @@ fn a_schema_that_the_role_cannot_use_is_one_error_with_its_fix() {
 }
 
 #[test]
+fn a_database_that_is_not_set_up_is_one_error() {
+    let (result, fix) = only(|f| {
+        f.server.replication_slots = 0;
+        f.relay_tables.iter_mut().for_each(|table| table.found = None);
+        f.publication = None;
+        f.slot = None;
+        f.definition = None;
+        f.outbox_tables[0].found = None;
+    });
+    assert_eq!(result, CheckResult::Error(Code::DispatchTableMissing));
+    assert_eq!(fix, FIX_OF_CODE);
+}
+
+#[test]
 fn a_publication_of_more_than_the_rows_of_outboxes_or_without_inserts_is_an_error() {
     type Change = fn(&mut PublicationState);
     let changes: [(&str, Change); 4] = [

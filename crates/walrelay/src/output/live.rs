@@ -54,7 +54,7 @@ impl Write for AboveLines {
             LEFT_OUT.store(0, Ordering::Relaxed);
             tracing::warn!(
                 lines = left_out,
-                "lines of the log are left out, because nobody read them"
+                "lines of the log were left out, because nobody read them"
             );
         }
         // More may block although standard error takes something.
