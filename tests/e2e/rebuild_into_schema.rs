@@ -454,6 +454,21 @@ async fn a_rebuild_whose_tables_were_emptied_or_replaced_begins_from_the_first_r
 }
 
 #[tokio::test]
+async fn a_rebuild_from_the_topic_beside_an_unfinished_one_is_refused_with_its_next_step() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 20).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    kill_after_the_fill(&world).await;
+    let refused =
+        world.run(["consumer", "rebuild", CONSUMER, "--from-time", "1h", "--yes"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("rebuild-conflict"), "{}", refused.text);
+    world.succeed(INTO).await;
+    assert_each_once(&world).await;
+}
+
+#[tokio::test]
 async fn a_rebuild_that_lost_one_of_its_tables_names_the_tables_to_empty() {
     let Some(world) = world().await else { return };
     world.insert_events(5, 100).await;

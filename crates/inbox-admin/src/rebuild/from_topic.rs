@@ -54,13 +54,19 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ///
     /// # Errors
     ///
-    /// The topic does not reach that far, the operator did not agree, or a stop was requested.
+    /// A rebuild in another schema is unfinished, the topic does not reach that far, the operator did
+    /// not agree, or a stop was requested.
     pub async fn rebuild_from_topic(
         &self,
         client: &mut SqlClient,
         order: &ConsumerRebuild,
         since: SystemTime,
     ) -> Result<(), RebuildError> {
+        let found = admin::registered(client, Some(&order.consumer)).await?.pop();
+        if let Some(rebuild) = found.and_then(|it| it.rebuild) {
+            let consumer = order.consumer.clone();
+            return Err(RebuildError::RebuildUnfinished { consumer, rebuild });
+        }
         self.report_reach(client, order, since).await?;
         if !self.agree(client, order, since).await? {
             return self.report(RebuildStep::NothingChanged);
