@@ -23,6 +23,7 @@ use crate::options::values::{count, time};
 use crate::options::{ARGUMENTS, EndpointOptions, OutputOptions, ProjectOption};
 use crate::output::exact_json::data_json;
 use crate::output::json::json_line;
+use crate::output::live::LiveLine;
 use crate::output::text::visible;
 use crate::output::{Reader, print_part, reader_gone};
 use crate::plan::Plan;
@@ -126,10 +127,15 @@ async fn follow(subscriber: &Subscriber, name: &str, asked: &Tail) -> Result<(),
         Error::Inbox(InboxError::Pull { subscription: name.to_owned(), source: Box::new(status) })
     };
     let mut left = asked.count.unwrap_or(u64::MAX);
+    let mut line = LiveLine::of_text();
+    line.show(0, format!("waiting for messages of {}; Ctrl-C ends", visible(&asked.topic)));
+    let mut waiting = Some(line);
     while left > 0 {
         let closed = || Err(Status::unavailable("the service has closed the stream"));
         let response = stream.responses.next().await.unwrap_or_else(closed).map_err(refused)?;
         let mut ids = Vec::new();
+        // Messages are printed below the line.
+        waiting = waiting.filter(|_| response.messages().next().is_none());
         for received in response.messages() {
             let Ok(received) = received else {
                 tracing::warn!("a message cannot be read");
