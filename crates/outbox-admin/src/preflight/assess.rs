@@ -42,7 +42,9 @@ pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     if is_not_set_up(facts) {
         set_up_finding(&mut findings, request, facts);
         capacity_findings(&mut findings, facts);
-        if facts.outbox_tables.iter().any(|table| table.found.is_some()) {
+        let has_table = facts.outbox_tables.iter().any(|table| table.found.is_some());
+        // Otherwise a table of a similar name may be the outbox, or this is a consumer's database.
+        if has_table || !facts.neighbours.tables.is_empty() {
             outbox_findings(&mut findings, request, facts);
         }
         return findings.into_list();
