@@ -38,7 +38,7 @@ if ! obtain cargo-nextest; then
 fi
 
 # Most tests wait for servers and processes. with-servers starts a server per thread.
-export NEXTEST_TEST_THREADS="${NEXTEST_TEST_THREADS:-$((3 * $(getconf _NPROCESSORS_ONLN)))}"
+export NEXTEST_TEST_THREADS="${NEXTEST_TEST_THREADS:-$((4 * $(getconf _NPROCESSORS_ONLN)))}"
 log=$(mktemp)
 in_memory=
 trap 'rm -rf "$log" $in_memory' EXIT
