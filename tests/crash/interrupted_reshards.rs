@@ -37,7 +37,11 @@ async fn a_slot_that_is_lost_before_the_switch_is_recovered_and_the_same_command
         world.execute(&format!("SELECT pg_drop_replication_slot('{}_0_of_2')", world.name())).await;
         let refused = world.run(["reshard", "--yes", "--shards", "4"]).await;
         assert_eq!(refused.code, Some(5), "{step}: {}", refused.text);
-        assert!(refused.text.contains("walrelay slot recover"), "{step}: {}", refused.text);
+        assert!(
+            refused.text.contains("walrelay slot recover --shard 0/2"),
+            "{step}: {}",
+            refused.text
+        );
         world.succeed(["slot", "recover", "--yes", "--shard", "0/2"]).await;
         world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
         world.succeed(["reshard", "--yes", "--shards", "4"]).await;

@@ -99,7 +99,9 @@ impl Operator {
                 self.history.push(format!("kill relay {index}"));
             }
             1 | 2 => {
-                let incident = self.seed.pick(&INCIDENTS).replace("$slot", self.world.name());
+                let shard = self.any_shard().await;
+                let slot = self.slot(shard);
+                let incident = self.seed.pick(&INCIDENTS).replace("$slot", &slot);
                 let done = self.world.client().batch_execute(&incident).await.is_ok();
                 self.history.push(format!("{incident}: {done}"));
             }
@@ -109,11 +111,17 @@ impl Operator {
                 self.history.push(format!("fault {fault}"));
             }
             4 => self.world.pubsub.heal(),
-            5 | 6 if let Some(advised) = self.advised.take() => {
+            5 => {
+                let command = format!("reshard --shards {} --yes", self.seed.count(1, 2));
+                self.finish_within(PATIENCE, &command).await;
+            }
+            6 | 7 if let Some(advised) = self.advised.take() => {
                 self.finish_within(PATIENCE, &advised).await;
             }
             _ => {
-                let command = (*self.seed.pick(&COMMANDS)).to_owned();
+                let shard = self.any_shard().await;
+                let command = *self.seed.pick(&COMMANDS);
+                let command = of_shard(command, shard);
                 let time = match self.seed.chance(400) {
                     true => self.seed.time(Duration::from_millis(20), Duration::from_secs(1)),
                     false => PATIENCE,
@@ -132,14 +140,36 @@ impl Operator {
                 let ended = ended.finish(DEADLINE).await;
                 self.note(&format!("relay {index}"), &ended);
             }
+            let shard = (self.shards().await == 2).then_some(index);
             let command = *self.seed.pick(&RELAYS);
+            let command = of_shard(command, shard);
             self.relays[index] = Some(self.world.command(command.split(' ')).start());
         }
     }
 
+    /// Returns the number of shards, 1 or 2. While `reshard` works, it is the new one.
+    async fn shards(&self) -> usize {
+        let sql = format!(
+            "SELECT 1 + (count(*) > 0)::int::bigint FROM pg_publication WHERE pubname LIKE '{}%_of_2'",
+            self.world.name()
+        );
+        self.world.number(&sql).await.try_into().expect("1 or 2")
+    }
+
+    /// Draws a shard. None if there is only one.
+    async fn any_shard(&mut self) -> Option<usize> {
+        let index = self.seed.count(0, 1);
+        (self.shards().await == 2).then_some(index)
+    }
+
+    fn slot(&self, shard: Option<usize>) -> String {
+        let name = self.world.name();
+        shard.map_or_else(|| name.to_owned(), |index| format!("{name}_{index}_of_2"))
+    }
+
     /// Starts a relay, and waits for a while until it streams.
-    async fn relay(&self) -> Relay {
-        let mut relay = self.world.command(["run"]).start();
+    async fn relay(&self, shard: Option<usize>) -> Relay {
+        let mut relay = self.world.command(of_shard("run", shard).split(' ')).start();
         let until = Instant::now() + PATIENCE;
         let streams = |it: &Relay| it.lines().iter().any(|line| line.contains("\"streaming\""));
         while !relay.has_ended() && !streams(&relay) && Instant::now() < until {
@@ -172,7 +202,7 @@ impl Operator {
     fn note(&mut self, what: &str, done: &Finished) {
         let Finished { code, text } = done;
         // The health is at the beginning of `status`, and an error at the end of an output.
-        let last = match what == "status" {
+        let last = match what.starts_with("status") {
             true => text.lines().take(2).collect::<Vec<_>>().join("; "),
             false => text.lines().rfind(|line| !line.is_empty()).unwrap_or_default().to_owned(),
         };
@@ -190,23 +220,36 @@ impl Operator {
         self.relays = [None, None];
         self.world.pubsub.heal();
         for _ in 0..20 {
-            // Beside a relay that streams, `status` names what else keeps rows back, and a replay continues.
-            let relay = self.relay().await;
-            let status = self.finish("status").await;
-            if let Some(command) = advice(&status.text) {
-                self.finish_within(3 * PATIENCE, &command).await;
+            let shards = match self.shards().await {
+                1 => vec![None],
+                count => (0..count).map(Some).collect(),
+            };
+            let mut caught_up = true;
+            for shard in shards {
+                caught_up &= self.settle_shard(shard).await;
             }
-            for state in ["dead", "retrying"] {
-                self.finish(&format!("dispatch retry --status {state} --yes")).await;
-            }
-            drop(relay);
-            let caught_up = self.finish("run --until-caught-up").await;
             let waits = "SELECT count(*) FROM app_outbox_dispatch WHERE status <> 'published'";
-            if caught_up.code == Some(0) && self.world.number(waits).await == 0 {
+            if caught_up && self.world.number(waits).await == 0 {
                 return;
             }
         }
         panic!("the printed fixes lead nowhere:\n{}", self.story());
+    }
+
+    /// Returns whether this shard has caught up.
+    async fn settle_shard(&mut self, shard: Option<usize>) -> bool {
+        // Beside a relay that streams, `status` names what else keeps rows back, and a replay continues.
+        let relay = self.relay(shard).await;
+        let status = self.finish(&of_shard("status", shard)).await;
+        if let Some(command) = advice(&status.text) {
+            self.finish_within(3 * PATIENCE, &command).await;
+        }
+        for state in ["dead", "retrying"] {
+            let command = format!("dispatch retry --status {state} --yes");
+            self.finish(&of_shard(&command, shard)).await;
+        }
+        drop(relay);
+        self.finish(&of_shard("run --until-caught-up", shard)).await.code == Some(0)
     }
 
     /// Checks that each committed row is in the topic, and in order per key.
@@ -239,6 +282,15 @@ CREATE TRIGGER commit_row AFTER INSERT ON app_outbox FOR EACH ROW EXECUTE FUNCTI
 
 const COMMITTED: &str = "SELECT event_id, key, data FROM committed ORDER BY version";
 
+/// Adds the shard to a command that is for one.
+fn of_shard(command: &str, shard: Option<usize>) -> String {
+    match shard {
+        Some(_) if command == "init" => "init --shards 2".to_owned(),
+        Some(index) if !command.starts_with("reshard") => format!("{command} --shard {index}/2"),
+        _ => command.to_owned(),
+    }
+}
+
 /// Returns the command that an output names as the next step, with an answer to its question.
 /// Commands with a placeholder are for a person, and relays start by themselves.
 fn advice(text: &str) -> Option<String> {
@@ -248,7 +300,8 @@ fn advice(text: &str) -> Option<String> {
     });
     let command = commands.find(|command| {
         let first = command.split(' ').next().unwrap_or_default();
-        let is_cure = ["slot", "replay", "anchor", "init"].contains(&first);
+        let is_cure = ["slot", "replay", "anchor", "init"].contains(&first)
+            || command.starts_with("reshard --shards ");
         is_cure && !command.contains(|c: char| c.is_ascii_uppercase())
     })?;
     let words = command

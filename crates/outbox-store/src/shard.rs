@@ -92,6 +92,13 @@ impl Shard {
         let shard: Self = format!("{index}/{count}").parse().ok()?;
         (shard.name(base) == name).then_some(shard)
     }
+
+    /// Returns the shard that the name of a slot ends with. The whole outbox if it ends with none.
+    #[must_use]
+    pub fn of_slot(slot: &str) -> Self {
+        let rest = slot.rsplit_once("_of_").and_then(|(rest, _)| rest.rsplit_once('_'));
+        rest.and_then(|(base, _)| Self::of_name(slot, base)).unwrap_or(Self::WHOLE)
+    }
 }
 
 impl fmt::Display for Shard {
@@ -212,6 +219,8 @@ mod tests {
         assert_eq!(Shard::WHOLE.base("walrelay"), "walrelay");
         assert_eq!(Shard::of_name("walrelay_3_of_4", "walrelay"), Some(shard));
         assert_eq!(Shard::of_name("walrelay", "walrelay"), Some(Shard::WHOLE));
+        assert_eq!(Shard::of_slot("my_of_walrelay_3_of_4"), shard);
+        assert_eq!(Shard::of_slot("walrelay_4_of_4"), Shard::WHOLE);
         // Anchors, other outboxes, and numbers in another form.
         for name in [
             "walrelay_0_of_2_anchor_a",

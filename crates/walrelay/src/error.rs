@@ -17,7 +17,7 @@ use walrelay_outbox_admin::ReportError;
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_replay::replay::ReplayError;
-use walrelay_outbox_store::{StoreError, grant_on};
+use walrelay_outbox_store::{Shard, StoreError, grant_on};
 use walrelay_pg_client::{PgError, ServerError, ServerErrorKind, SqlError};
 use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::PubsubError;
@@ -318,6 +318,9 @@ impl Coded for Error {
             Self::MayNotLook { grant, .. } => grant.as_ref().map(|grant| {
                 format!("as the table's owner: {grant}; a role that only reads needs SELECT alone")
             }),
+            Self::Store(AdminError::SlotLost { slot, .. }) => {
+                Some(explain::fix_of_shard(Code::SlotLost, Shard::of_slot(slot)))
+            }
             Self::Config(_)
             | Self::Postgres(_)
             | Self::Store(_)

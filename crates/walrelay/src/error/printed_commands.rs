@@ -42,9 +42,9 @@ impl GivenPlace {
         }
         each_command(text, |rest| {
             let (length, accepted) = (self.find)(rest)?;
-            let printed = rest.split(['`', ';', '\n']).next().unwrap_or_default();
             let is_missing = |option: &str| {
-                accepted.iter().any(|it| it == option) && !printed.contains(&format!("--{option}"))
+                accepted.iter().any(|it| it == option)
+                    && !words_of(rest).contains(&format!("--{option}"))
             };
             let missing = self.options.iter().filter(|(option, _)| is_missing(option));
             Some((length, missing.map(|(_, words)| format!(" {words}")).collect()))
@@ -55,10 +55,18 @@ impl GivenPlace {
 /// Adds `--shard` to each command in a text that is about one shard.
 #[must_use]
 pub(crate) fn with_shard(text: &str, shard: Shard) -> String {
-    if shard.is_whole() || text.contains("--shard") {
+    if shard.is_whole() {
         return text.to_owned();
     }
-    each_command(text, |rest| Some((of_one_shard(rest)?, format!(" --shard {shard}"))))
+    each_command(text, |rest| {
+        let length = of_one_shard(rest)?;
+        (!words_of(rest).contains("--shard")).then(|| (length, format!(" --shard {shard}")))
+    })
+}
+
+/// Returns the rest of the command at the start of a text.
+fn words_of(text: &str) -> &str {
+    text.split(['`', ';', '\n']).next().unwrap_or_default()
 }
 
 /// Returns the length of the command at the start of the text, if it is about one shard.
@@ -104,6 +112,10 @@ mod tests {
             ("walrelay replay resume 5f", "walrelay replay resume --shard 1/4 5f"),
             ("walrelay replay cancel 5f", "walrelay replay cancel --shard 1/4 5f"),
             ("walrelay init, `walrelay slot` commands", "walrelay init, `walrelay slot` commands"),
+            (
+                "`walrelay slot drop`, or name one with --shard I/N",
+                "`walrelay slot drop --shard 1/4`, or name one with --shard I/N",
+            ),
         ] {
             assert_eq!(with_shard(text, shard), expected);
             assert_eq!(with_shard(text, Shard::WHOLE), text);
