@@ -460,8 +460,7 @@ async fn a_rebuild_from_the_topic_beside_an_unfinished_one_is_refused_with_its_n
     world.catch_up().await;
     world.consume_all().await;
     kill_after_the_fill(&world).await;
-    let refused =
-        world.run(["consumer", "rebuild", CONSUMER, "--from-time", "1h", "--yes"]).await;
+    let refused = world.run(["consumer", "rebuild", CONSUMER, "--from-time", "1h", "--yes"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("rebuild-conflict"), "{}", refused.text);
     world.succeed(INTO).await;

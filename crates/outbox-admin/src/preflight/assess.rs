@@ -12,8 +12,8 @@ use walrelay_pg_replication::{
 };
 
 use super::facts::{
-    Facts, LeftoverRecord, RelationKind, ReleaseFacts, SchemaAccess, ServerFacts, ServerHost, ServerMode,
-    TableFacts,
+    Facts, LeftoverRecord, RelationKind, ReleaseFacts, SchemaAccess, ServerFacts, ServerHost,
+    ServerMode, TableFacts,
 };
 use super::finding::{FIX_OF_CODE, Finding, Findings};
 use super::limits::limit_findings;
