@@ -49,7 +49,7 @@ crate::plan::commands! {
         /// Drop, advance, reset or recover the replication slot.
         #[command(subcommand)]
         Slot(slot::Slot),
-        /// Create, list, advance and drop anchors, which retain WAL for a replay.
+        /// Create, list, advance and drop anchors, which retain WAL.
         #[command(subcommand)]
         Anchor(anchor::Anchor),
         /// Publish rows again, and manage such replays.
@@ -57,10 +57,10 @@ crate::plan::commands! {
         Replay(replay::Replay),
         Reshard(reshard::Reshard),
         Prune(prune::Prune),
-        /// Set up, run and operate consumers, which apply events to a database.
+        /// Set up, run and operate consumers, which apply events.
         #[command(subcommand)]
         Consumer(consumer::Consumer),
-        /// List, show, retry, edit and discard events that a consumer could not apply.
+        /// List, show, retry, edit and discard events that were not applied.
         ///
         /// Works while consumers run, which notice within a second. Nothing is ever discarded by itself.
         #[command(subcommand)]

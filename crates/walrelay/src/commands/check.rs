@@ -66,7 +66,7 @@ fn unusable(subject: &str, error: &impl Coded) -> Finding {
     Finding::error(error.code(), subject, Chain(error).to_string()).fix(fix)
 }
 
-/// Check Postgres, Pub/Sub and the configuration, and name what to fix.
+/// Check Postgres, Pub/Sub and the options, and name what to fix.
 ///
 /// Changes nothing. Prints each finding with its fix and exits with 0 when `run` would start, otherwise with the
 /// code `run` would stop with.

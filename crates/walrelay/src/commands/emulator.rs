@@ -13,7 +13,7 @@ use crate::options::values::{Bytes, OrOff, listen as address, listen_or_off, siz
 use crate::output::print;
 use crate::plan::{CommandEnd, Plan};
 
-/// Run the embedded Pub/Sub, an in-memory stand-in with production's limits.
+/// Run the embedded Pub/Sub, which has the service's limits.
 ///
 /// Speaks the Publisher and Subscriber services over gRPC without credentials. Point clients
 /// at it with PUBSUB_EMULATOR_HOST. Everything is forgotten when it stops.

@@ -18,10 +18,10 @@ use crate::options::values::shard_count;
 use crate::options::{ARGUMENTS, ChangeArgs, ServiceOptions};
 use crate::plan::Plan;
 
-/// Change the number of shards while producers write, without loss or reordering.
+/// Change the number of shards while producers write.
 ///
 /// Creates the new publications and slots, and stops the relays of the old ones. Publishes the rows of the old slots
-/// up to one position, hands over the parked rows, and drops the old slots. If it is interrupted before the switch,
+/// up to one position, hands over the parked rows, and drops the old slots. Nothing is lost or reordered. If it is interrupted before the switch,
 /// the old relays continue. Run it again to continue, or with the old number to cancel.
 #[derive(Debug, Args)]
 #[command(

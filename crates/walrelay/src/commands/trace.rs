@@ -28,7 +28,7 @@ use crate::output::print_result;
 use crate::output::text::visible;
 use crate::plan::Plan;
 
-/// Trace one event: outbox row, position, dispatch state, each consumer's inbox.
+/// Trace one event: row, position, dispatch state, each inbox.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = ARGUMENTS,

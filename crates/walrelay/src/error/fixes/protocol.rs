@@ -25,7 +25,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         }
         E::Reshard(refusal) => reshard(*refusal).to_owned(),
         E::DropLosesRows { rows, .. } => format!(
-            "start the relay to publish them first, or accept the loss: --discard-rows {rows}"
+            "start the relay to publish them first, or accept the loss: `walrelay slot drop --discard-rows {rows}`"
         ),
         E::RecordLosesRows { slot, rows } => format!(
             "if a relay uses the slot, run `walrelay slot recover --slot {slot}`, which publishes them. If none does, \
