@@ -69,6 +69,17 @@ async fn a_topic_that_does_not_exist_is_named_with_what_creates_it() {
 }
 
 #[tokio::test]
+async fn the_next_command_after_a_set_up_names_the_database_that_was_typed() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let url = world.url().to_owned();
+    let create = ["--subscription", CONSUMER, "--create", "--topic", "video.events"];
+    let place = ["consumer", "init", CONSUMER, "--database-url", &url];
+    let done = world.succeed(place.into_iter().chain(create)).await;
+    let next = format!("walrelay consumer run --database-url {url} {CONSUMER} --handler FUNCTION");
+    assert!(done.contains(&next), "{done}");
+}
+
+#[tokio::test]
 async fn a_mistyped_subscription_is_refused_and_an_empty_inbox_may_be_given_another_one() {
     let Some(world) = InboxDatabase::create().await else { return };
     let with = |name| ["--subscription", name];

@@ -17,6 +17,7 @@ use walrelay_pg_client::{
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{Checks, OutputFormat};
 use crate::error::Error;
+use crate::error::printed_commands::as_given;
 use crate::options::values::json;
 use crate::options::{ARGUMENTS, ConnectionOptions, OutputOptions};
 use crate::output::print;
@@ -114,7 +115,10 @@ async fn emit(client: &SqlClient, event: &Emit) -> Result<String, tokio_postgres
             format!("{}\n", serde_json::json!(EmittedEvent { event_id: id, version }))
         }
         OutputFormat::Text => match id {
-            Some(id) => format!("version {version}, event id {id}\nnext: `walrelay trace {id}`\n"),
+            Some(id) => {
+                let next = as_given(&format!("next: `walrelay trace {id}`\n"));
+                format!("version {version}, event id {id}\n{next}")
+            }
             None => {
                 format!("version {version}, event id unknown: this role may not read app_outbox\n")
             }

@@ -119,7 +119,6 @@ impl Activity {
 
 struct Reporter {
     activity: Activity,
-    began: Instant,
     has_begun: bool,
     /// The figures a second ago, and when the log was written last.
     second: Sample,
@@ -131,9 +130,9 @@ struct Reporter {
 
 impl Reporter {
     fn new(activity: Activity, first: Sample) -> Self {
-        let (began, second) = (Instant::now(), first.clone());
+        let (logged_at, second) = (Instant::now(), first.clone());
         let line = io::stderr().is_terminal().then(LiveLine::of_text);
-        Self { activity, began, has_begun: false, second, minute: first, logged_at: began, line }
+        Self { activity, has_begun: false, second, minute: first, logged_at, line }
     }
 
     /// Returns the time until the next figures are needed. All metrics are encoded to read some.
@@ -148,8 +147,7 @@ impl Reporter {
         let activity = self.activity;
         if !self.has_begun && now.events > self.minute.events {
             self.has_begun = true;
-            let after = self.began.elapsed();
-            tracing::info!(?after, "the first event is {}", activity.done);
+            tracing::info!("the first event is {}", activity.done);
         }
         if let Some(line) = &mut self.line {
             line.show(0, activity.text(&now, &self.second));

@@ -2,6 +2,7 @@
 
 use crate::config::OutputFormat;
 use crate::error::Error;
+use crate::error::printed_commands::as_given;
 use crate::options::choices::Verbosity;
 use crate::output::json::json_text;
 use serde::Serialize;
@@ -149,7 +150,7 @@ impl<'a> SetUpReport<'a> {
 
     fn print(&self, text: &str) -> Result<(), Error> {
         match self.format {
-            OutputFormat::Text => print(text),
+            OutputFormat::Text => print(&as_given(text)),
             OutputFormat::Json => Ok(()),
         }
     }
