@@ -151,6 +151,10 @@ impl ConsumerGeneration {
     ///
     /// Fails if no consumer or several consumers match.
     pub async fn find(client: &SqlClient, name: Option<&str>) -> Result<Self, InboxError> {
+        if !has_inbox(client).await? {
+            let problem = "this database has none".to_owned();
+            return Err(InboxError::Inbox { problem });
+        }
         refuse_hidden(client).await?;
         let sql = sql!("event_commands.sql", "find");
         let rows = client.query(sql, &[&name]).await.map_err(failed("read the consumers"))?;
