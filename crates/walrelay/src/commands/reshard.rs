@@ -20,9 +20,9 @@ use crate::plan::Plan;
 
 /// Change the number of shards while producers write.
 ///
-/// Creates the new publications and slots, and stops the relays of the old ones. Publishes the rows of the old slots
-/// up to one position, hands over the parked rows, and drops the old slots. Nothing is lost or reordered. If it is interrupted before the switch,
-/// the old relays continue. Run it again to continue, or with the old number to cancel.
+/// Creates the new publications and slots, and stops the relays of the old ones. Publishes the rows of the old slots up
+/// to one position, hands over the parked rows, and drops the old slots. Nothing is lost or reordered. If it is
+/// interrupted before the switch, the old relays continue. Run it again to continue, or with the old number to cancel.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = ARGUMENTS,
