@@ -424,8 +424,11 @@ async fn a_killed_rebuild_frees_its_lock_although_a_statement_is_running() {
     assert_each_once(&world).await;
 }
 
-/// Runs a rebuild that is killed after the fill and before the switch.
+/// Applies events, and runs a rebuild that is killed after the fill and before the switch.
 async fn kill_after_the_fill(world: &InboxDatabase) {
+    world.insert_events(5, 100).await;
+    world.catch_up().await;
+    world.consume_all().await;
     let killed =
         world.command(INTO).env("WALRELAY_FAILPOINT", "side-by-side-filled").finish(DEADLINE).await;
     assert_eq!(killed.code, None, "{}", killed.text);
@@ -441,9 +444,6 @@ async fn a_rebuild_whose_tables_were_emptied_or_replaced_begins_from_the_first_r
         "DELETE FROM fresh.balance; DELETE FROM fresh.applied",
     ] {
         let Some(world) = world().await else { return };
-        world.insert_events(5, 100).await;
-        world.catch_up().await;
-        world.consume_all().await;
         kill_after_the_fill(&world).await;
         world.execute(change).await;
         let told = world.succeed(INTO).await;
@@ -456,9 +456,6 @@ async fn a_rebuild_whose_tables_were_emptied_or_replaced_begins_from_the_first_r
 #[tokio::test]
 async fn a_rebuild_from_the_topic_beside_an_unfinished_one_is_refused_with_its_next_step() {
     let Some(world) = world().await else { return };
-    world.insert_events(5, 20).await;
-    world.catch_up().await;
-    world.consume_all().await;
     kill_after_the_fill(&world).await;
     let refused = world.run(["consumer", "rebuild", CONSUMER, "--from-time", "1h", "--yes"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
@@ -470,9 +467,6 @@ async fn a_rebuild_from_the_topic_beside_an_unfinished_one_is_refused_with_its_n
 #[tokio::test]
 async fn a_rebuild_that_lost_one_of_its_tables_names_the_tables_to_empty() {
     let Some(world) = world().await else { return };
-    world.insert_events(5, 100).await;
-    world.catch_up().await;
-    world.consume_all().await;
     kill_after_the_fill(&world).await;
     world.execute("TRUNCATE fresh.balance").await;
     let refused = world.run(INTO).await;

@@ -149,7 +149,7 @@ impl ConsumerGeneration {
     ///
     /// # Errors
     ///
-    /// Fails if no consumer or several consumers match.
+    /// The database has no inbox, or no consumer or several consumers match.
     pub async fn find(client: &SqlClient, name: Option<&str>) -> Result<Self, InboxError> {
         if !has_inbox(client).await? {
             let problem = "this database has none".to_owned();

@@ -60,7 +60,7 @@ crate::plan::commands! {
         /// Set up, run and operate consumers, which apply events.
         #[command(subcommand)]
         Consumer(consumer::Consumer),
-        /// List, show, retry, edit and discard events that were not applied.
+        /// List, show, retry, edit and discard events that cannot be applied.
         ///
         /// Works while consumers run, which notice within a second. Nothing is ever discarded by itself.
         #[command(subcommand)]

@@ -42,9 +42,9 @@ impl GivenPlace {
         }
         each_command(text, |rest| {
             let (length, accepted) = (self.find)(rest)?;
+            let printed = one_command(rest);
             let is_missing = |option: &str| {
-                accepted.iter().any(|it| it == option)
-                    && !words_of(rest).contains(&format!("--{option}"))
+                accepted.iter().any(|it| it == option) && !printed.contains(&format!("--{option}"))
             };
             let missing = self.options.iter().filter(|(option, _)| is_missing(option));
             Some((length, missing.map(|(_, words)| format!(" {words}")).collect()))
@@ -60,12 +60,12 @@ pub(crate) fn with_shard(text: &str, shard: Shard) -> String {
     }
     each_command(text, |rest| {
         let length = of_one_shard(rest)?;
-        (!words_of(rest).contains("--shard")).then(|| (length, format!(" --shard {shard}")))
+        (!one_command(rest).contains("--shard")).then(|| (length, format!(" --shard {shard}")))
     })
 }
 
-/// Returns the rest of the command at the start of a text.
-fn words_of(text: &str) -> &str {
+/// Returns the start of a text, up to the end of its command.
+fn one_command(text: &str) -> &str {
     text.split(['`', ';', '\n']).next().unwrap_or_default()
 }
 
