@@ -558,7 +558,7 @@ async fn relay_and_consumer_wait_for_a_first_connection_that_is_cut_or_not_answe
     let (proxy, url) = behind_a_refusing_proxy(&world).await;
     let relay = world.relay(["--database-url", &url]).start();
     let consumer = world.consumer(["--database-url", &url]).with_http().start();
-    relay.wait_for_line(DEADLINE, "session broke off").await;
+    relay.wait_for_line(DEADLINE, "connecting again").await;
     consumer.wait_for_line(DEADLINE, "cannot start yet").await;
     for process in [&relay, &consumer] {
         process.wait_for_http(DEADLINE, "/readyz", 503).await;

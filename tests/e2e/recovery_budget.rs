@@ -64,12 +64,12 @@ impl<'a> Producer<'a> {
     }
 
     /// Writes this much WAL of others, at most ten times a second, with rows in between. Every second
-    /// batch is deleted. Writes only while the relay keeps its slot near the budget, which is 32 MiB.
+    /// batch is deleted. Writes only while the slot is safe from the server, which drops it at 64 MiB.
     async fn write_beside(&mut self, mebibytes: u64, mebibytes_per_step: u32) {
         let mut pace = interval(Duration::from_millis(100));
         for step in 0..mebibytes / u64::from(mebibytes_per_step) {
             pace.tick().await;
-            self.world.wait_lag_below(DEADLINE, 40 * MIB).await;
+            self.wait_retained_below(48 * MIB).await;
             for _ in 0..mebibytes_per_step {
                 self.world.execute(FOREIGN).await;
             }
@@ -80,6 +80,26 @@ impl<'a> Producer<'a> {
         }
         // The server drops slots at a checkpoint.
         self.world.execute("CHECKPOINT").await;
+    }
+
+    /// Waits until the slot retains less WAL. What is confirmed is freed only once the server has logged
+    /// its running transactions, as a checkpoint does.
+    async fn wait_retained_below(&self, bytes: u64) {
+        let name = self.world.name();
+        let retained = format!(
+            "SELECT pg_current_wal_lsn() - restart_lsn < {bytes} FROM pg_replication_slots \
+             WHERE slot_name = '{name}'"
+        );
+        wait_until(DEADLINE, "the slot to retain less WAL", async || {
+            let row =
+                self.world.client().query_one(&retained, &[]).await.expect("the slot is there");
+            let is_safe = row.get::<_, Option<bool>>(0).expect("the slot is not lost");
+            if !is_safe {
+                self.world.execute("CHECKPOINT").await;
+            }
+            is_safe.then_some(())
+        })
+        .await;
     }
 
     async fn assert_all_come_in_order(&self) {
@@ -171,7 +191,7 @@ async fn rows_of_a_slot_that_is_lost_during_its_recovery_follow_the_rows_before_
         // The rows that are deleted are recorded once they are this far behind.
         for _ in 0..40 {
             world.execute(FOREIGN).await;
-            world.wait_lag_below(DEADLINE, 32 * MIB).await;
+            producer.wait_retained_below(48 * MIB).await;
         }
         relay.kill();
     }

@@ -162,7 +162,7 @@ async fn a_relay_whose_connection_falls_silent_while_the_relay_starts_connects_a
         proxy.set(Network::SilentAfter { answers });
         let url = format!("postgresql://postgres@{}/{database}?connect_timeout=3", proxy.address());
         let relay = world.relay(["--database-url", &url]).start();
-        relay.wait_for_line(SLOW, "session broke off").await;
+        relay.wait_for_line(SLOW, "connecting again").await;
         assert_eq!(http_get(relay.http_address(), "/readyz").await.map(|it| it.0).ok(), Some(503));
         proxy.set(Network::Fine);
         relay.wait_for_http(SLOW, "/readyz", 200).await;
@@ -197,7 +197,7 @@ async fn a_server_that_is_not_there_at_first_is_awaited() {
     let url = format!("postgresql://postgres@{address}/{database}");
     let relay = world.relay(["--database-url", &url]).start();
     let consumer = world.consumer(["--database-url", &url]).with_http().start();
-    relay.wait_for_line(DEADLINE, "session broke off").await;
+    relay.wait_for_line(DEADLINE, "cannot start yet").await;
     consumer.wait_for_line(DEADLINE, "cannot start yet").await;
     let listener = TcpListener::bind(address).await.expect("the port is still free");
     let mut tasks = JoinSet::new();

@@ -399,9 +399,9 @@ struct ProblemList<'a>(&'a [Problem]);
 impl fmt::Display for ProblemList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            [one] => write!(f, "1 problem in the configuration\n  {one}"),
+            [one] => write!(f, "1 problem in options or configuration\n  {one}"),
             all => {
-                write!(f, "{} problems in the configuration", all.len())?;
+                write!(f, "{} problems in options or configuration", all.len())?;
                 all.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
             }
         }

@@ -50,7 +50,7 @@ pub(crate) struct GeneralOptions {
     /// Cannot be set in the file itself.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<String>,
-    /// Form of a log line: `text`, or `json` with Cloud Logging's field names [default: see below]
+    /// Form of a log line: `text`, or `json` with Cloud Logging's field names [default: `json` for services without a terminal, else `text`]
     ///
     /// Logs go to standard error. By default `run`, `consumer run` and `emulator` write text on a terminal and
     /// JSON elsewhere. Other commands write JSON with `--output json`, else text.
@@ -272,7 +272,7 @@ pub(crate) struct WalBudgetOption {
 /// The limits of what is in flight, for a relay, a replay and a consumer.
 #[derive(Debug, Args)]
 pub(crate) struct InFlightOptions {
-    /// Memory for rows read and not settled; when it is full, Postgres waits; 1MiB to 64GiB
+    /// Memory for events that are not settled; when it is full, their source waits; 1MiB to 64GiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size("1MiB", "64GiB"))]
     pub max_in_flight_bytes: Bytes,
     /// How long a stop waits for what is in flight; 0ms to 1h
@@ -470,10 +470,11 @@ const OUTPUT_FORMATS: &[(&str, OutputFormat)] =
 #[derive(Debug, Args)]
 #[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct UntilOption {
-    /// Stop with 0 once every row committed before the start is published or recorded, and no retry is due
+    /// Stop with 0 once nothing is left to do
     ///
-    /// `consumer run` stops once Pub/Sub has answered, nothing has come for --quiet-for, and nothing is held or due. `run`
-    /// does not wait for another command: it exits with 3 while an operation on the slot is unfinished.
+    /// `run`: every row that was committed before the start is published or recorded, and no retry is due. It does
+    /// not wait for another command: it exits with 3 while an operation on the slot is unfinished. `consumer run`:
+    /// Pub/Sub has answered, nothing has come for --quiet-for, and nothing is held or due.
     #[arg(long)]
     pub until_caught_up: bool,
 }

@@ -125,7 +125,7 @@ impl Run {
             consumer = self.plan.consumer,
             subscription = self.subscription,
             generation = self.plan.generation,
-            handler = %self.plan.effect,
+            handler = self.plan.effect.to_string(),
             "consuming"
         );
         if std::mem::take(&mut self.is_paused) {

@@ -151,7 +151,11 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
         let error_code = error.code().name();
         let cause = Chain(error).to_string();
-        tracing::warn!(error_code, error = cause, ?delay, "session broke off; connecting again");
+        let what = match error {
+            RelayError::AtFirst(_) => "cannot start yet; connecting again",
+            _ => "session broke off; connecting again",
+        };
+        tracing::warn!(error_code, error = cause, ?delay, "{what}");
         if let RelayError::Session(PipelineError::Stream(_)) = error {
             self.health.broken_off(&cause, error_code);
         }

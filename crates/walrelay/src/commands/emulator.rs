@@ -67,6 +67,7 @@ impl EmulatorCommand {
         }
         let (listener, address) = listen(self.listen).await?;
         print(&format!("PUBSUB_EMULATOR_HOST={address}\n"))?;
+        tracing::info!("serving until Ctrl-C or SIGTERM; everything is forgotten then");
         let serving = emulator.serve(listener, shutdown.requested());
         let Some(control) = control_listen else {
             serving.await;

@@ -6,7 +6,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Guesses, from the first word of the command line on, and the commands that do the work.
-const GUESSES: [(&str, &str); 86] = [
+const GUESSES: [(&str, &str); 84] = [
     ("adopt", "slot recover"),
     ("anchor delete", "anchor drop"),
     ("anchor describe", "anchor list"),
@@ -70,7 +70,6 @@ const GUESSES: [(&str, &str); 86] = [
     ("replay describe", "replay show"),
     ("replay status", "replay list"),
     ("replay stop", "replay cancel"),
-    ("reset", "slot reset"),
     ("restart", "run"),
     ("restore", "slot recover"),
     ("resume", "consumer resume"),
@@ -92,12 +91,11 @@ const GUESSES: [(&str, &str); 86] = [
     ("top", "status --watch"),
     ("topic", "init --create-topics"),
     ("topics", "init --create-topics"),
-    ("upgrade", "slot release"),
 ];
 
 /// Guesses of a command that does not exist, and what to do instead. clap would advise a similar
 /// word, such as `prune`.
-const NO_COMMANDS: [(&str, &str); 9] = [
+const NO_COMMANDS: [(&str, &str); 11] = [
     ("consumer delete", REMOVAL),
     ("consumer drop", REMOVAL),
     ("consumer remove", REMOVAL),
@@ -105,10 +103,15 @@ const NO_COMMANDS: [(&str, &str); 9] = [
     ("drop", DELETION),
     ("kill", STOP),
     ("remove", DELETION),
+    ("reset", RESET),
     ("rm", DELETION),
     ("stop", STOP),
+    ("upgrade", UPGRADE),
 ];
 const DELETION: &str = "`walrelay help` lists the commands with their effects";
+const RESET: &str = "`walrelay slot reset` publishes old rows again; `walrelay consumer rebuild` applies all events again; \
+     `walrelay consumer reset-key` corrects one key";
+const UPGRADE: &str = "after an upgrade of walrelay run `walrelay init`; before an upgrade of Postgres run `walrelay slot release`";
 const STOP: &str = "send SIGTERM to the process: the relay then settles its rows and stops";
 const REMOVAL: &str = "no command removes a consumer: stop its instances, then delete its rows of app_inbox, app_inbox_key \
      and app_inbox_consumer, and its subscription";
@@ -242,7 +245,8 @@ mod tests {
     #[test]
     fn no_guessed_word_leads_to_a_command_that_deletes() {
         for (word, tip) in [
-            ("reset", "run `walrelay slot reset`"),
+            ("reset", "`walrelay slot reset` publishes"),
+            ("upgrade", "`walrelay init`; before"),
             ("restart", "run `walrelay run`"),
             ("pause", "run `walrelay consumer pause`"),
             ("delete", "`walrelay help`"),

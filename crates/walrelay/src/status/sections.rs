@@ -83,8 +83,9 @@ pub(crate) fn sections(report: &StatusReport, paint: ColourMode) -> String {
             return;
         }
         text.push_str(&format!("{}\n", paint.text(Tone::Heading, title)));
+        let width = lines.iter().map(|(name, _)| name.chars().count()).fold(16, usize::max);
         for (name, value) in lines {
-            text.push_str(&format!("  {name:<16} {value}\n"));
+            text.push_str(&format!("  {name:<width$} {value}\n"));
         }
     };
     // Parts that may need a person come first, because a small terminal cuts the end.
@@ -215,7 +216,7 @@ fn dispatch_lines(report: &StatusReport, slot: &SlotReport) -> Vec<Line> {
     let mut lines = vec![
         line("dead", counts.dead.to_string()),
         line("retrying", counts.retrying.to_string()),
-        line("published", counts.published.to_string()),
+        line("published late", counts.published.to_string()),
         line("discarded", counts.discarded.to_string()),
     ];
     let pending = [

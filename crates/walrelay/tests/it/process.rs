@@ -254,7 +254,7 @@ fn config_check_names_problems_without_connecting_and_config_schema_prints_the_s
     let unknown = text(&walrelay(&of_file, &given).stderr).to_owned();
     std::fs::remove_file(file).unwrap();
     assert_eq!(unknown.matches("parkafter").count(), 1, "{unknown}");
-    assert!(unknown.contains("1 problem in the configuration"), "{unknown}");
+    assert!(unknown.contains("1 problem in options or configuration"), "{unknown}");
     let schema = walrelay(&["config", "schema"], &[]);
     let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
     assert_eq!(schema["title"], "walrelay.toml");

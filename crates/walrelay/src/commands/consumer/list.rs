@@ -62,6 +62,9 @@ async fn list(client: &SqlClient, format: OutputFormat) -> Result<(), Error> {
             let rebuild = if it.rebuild.is_some() { "unfinished" } else { "-" };
             [visible(&it.consumer), visible(&it.subscription), rebuild.to_owned()]
         };
+        if found.is_empty() {
+            return "there is no consumer\n".to_owned();
+        }
         let rows: Vec<_> = found.iter().map(cells).collect();
         columns(["CONSUMER", "SUBSCRIPTION", "REBUILD"], &rows)
     })

@@ -237,6 +237,9 @@ fn destination(job: &ReplayJob) -> &str {
 
 #[must_use]
 pub(super) fn table(jobs: &[ReplayJob]) -> String {
+    if jobs.is_empty() {
+        return "there is no replay\n".to_owned();
+    }
     let cells = |job: &ReplayJob| {
         [
             job.id.clone(),

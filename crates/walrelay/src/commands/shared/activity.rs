@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::http::Observed;
 use crate::output::live::LiveLine;
-use crate::output::text::shortened;
+use crate::output::text::{shortened, whole_age};
 
 /// Interval between log messages. Nothing is logged while nothing happens.
 const LOGGED_EVERY: Duration = Duration::from_mins(1);
@@ -62,7 +62,7 @@ impl Activity {
 
     /// Logs how much the process has done.
     pub(in crate::commands) fn log_end(self, observed: &Observed) {
-        tracing::info!(events = self.sample(observed).events, "{} in all", self.done);
+        tracing::info!(events = self.sample(observed).events, "{} since the start", self.done);
     }
 
     fn log(self, now: &Sample, before: &Sample, time: Duration) {
@@ -82,7 +82,12 @@ impl Activity {
         let done = self.done;
         let mut text = format!("{} {done}, {}/s", now.events, now.events - before.events);
         if let Some(seconds) = now.p99(before) {
-            text.push_str(&format!(", p99 within {} ms", seconds * 1_000.0));
+            let time = if seconds < 1.0 {
+                format!("{} ms", seconds * 1_000.0)
+            } else {
+                whole_age(seconds)
+            };
+            text.push_str(&format!(", p99 within {time}"));
         }
         match (&now.not_ready, now.behind) {
             (Some(reason), _) => format!("{text}; {}", shortened(reason, REASON_CHARACTERS)),
@@ -209,6 +214,8 @@ walrelay_oldest_unpublished_seconds 0.0
         let text = Activity::RELAY.text(&all, &none);
         assert_eq!(text, "100 published, 100/s, p99 within 25 ms, caught up");
         assert_eq!(Activity::RELAY.text(&all, &all), "100 published, 0/s, caught up");
+        let slow = Activity::RELAY.read(&TEXT.replace("0.025", "1800"));
+        assert!(Activity::RELAY.text(&slow, &none).contains("p99 within 30 min"));
         let waiting = Sample { not_ready: Some("no access token".to_owned()), ..all.clone() };
         let unready = Activity::RELAY.text(&waiting, &all);
         assert_eq!(unready, "100 published, 0/s; no access token");
