@@ -151,11 +151,9 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
         let error_code = error.code().name();
         let cause = Chain(error).to_string();
-        let what = match error {
-            RelayError::AtFirst(_) => "cannot start yet; connecting again",
-            _ => "session broke off; connecting again",
-        };
-        tracing::warn!(error_code, error = cause, ?delay, "{what}");
+        let had_session = !matches!(error, RelayError::AtFirst(_));
+        let what = if had_session { "session broke off" } else { "cannot start yet" };
+        tracing::warn!(error_code, error = cause, ?delay, "{what}; connecting again");
         if let RelayError::Session(PipelineError::Stream(_)) = error {
             self.health.broken_off(&cause, error_code);
         }
