@@ -34,12 +34,13 @@ async fn limited_server() -> Option<(PrivatePostgres, InboxDatabase)> {
 struct Producer<'a> {
     world: &'a InboxDatabase,
     committed: Vec<Committed>,
+    foreign_mebibytes: u64,
 }
 
 impl<'a> Producer<'a> {
     /// Loses the slot, and inserts rows that only the table has.
     async fn over_lost_slot(world: &'a InboxDatabase, missed: u32) -> Self {
-        let mut producer = Self { world, committed: Vec::new() };
+        let mut producer = Self { world, committed: Vec::new(), foreign_mebibytes: 0 };
         producer.insert(30).await;
         world.catch_up().await;
         world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -64,15 +65,12 @@ impl<'a> Producer<'a> {
     }
 
     /// Writes this much WAL of others, at most ten times a second, with rows in between. Every second
-    /// batch is deleted. Writes only while the slot is safe from the server, which drops it at 64 MiB.
-    async fn write_beside(&mut self, mebibytes: u64, mebibytes_per_step: u32) {
+    /// batch is deleted.
+    async fn write_beside(&mut self, mebibytes: u64, mebibytes_per_step: u64) {
         let mut pace = interval(Duration::from_millis(100));
-        for step in 0..mebibytes / u64::from(mebibytes_per_step) {
+        for step in 0..mebibytes / mebibytes_per_step {
             pace.tick().await;
-            self.wait_retained_below(48 * MIB).await;
-            for _ in 0..mebibytes_per_step {
-                self.world.execute(FOREIGN).await;
-            }
+            self.write_foreign(mebibytes_per_step).await;
             match step % 2 {
                 0 => self.insert(3).await,
                 _ => self.insert_and_delete(3).await,
@@ -82,28 +80,24 @@ impl<'a> Producer<'a> {
         self.world.execute("CHECKPOINT").await;
     }
 
-    /// Waits until the slot retains less WAL. What is confirmed is freed only once the server has logged
-    /// its running transactions, as a checkpoint does.
-    async fn wait_retained_below(&self, bytes: u64) {
-        let name = self.world.name();
-        let retained = format!(
-            "SELECT pg_current_wal_lsn() - restart_lsn < {bytes} FROM pg_replication_slots \
-             WHERE slot_name = '{name}'"
-        );
-        wait_until(DEADLINE, "the slot to retain less WAL", async || {
-            let row =
-                self.world.client().query_one(&retained, &[]).await.expect("the slot is there");
-            let is_safe = row.get::<_, Option<bool>>(0).expect("the slot is not lost");
-            if !is_safe {
+    /// Writes this much WAL of others once the slot is safe from the server, which drops it if it retains
+    /// 64 MiB. The relay acts on 24 MiB that are not confirmed. The server frees WAL in steps: it remembers
+    /// one log of its running transactions at a time, such as a checkpoint writes, and frees what is before
+    /// that once it is confirmed. So it retains up to twice what is not confirmed, and the distance of two
+    /// such logs.
+    async fn write_foreign(&mut self, mebibytes: u64) {
+        for _ in 0..mebibytes {
+            self.world.wait_lag_below(DEADLINE, 26 * MIB).await;
+            self.world.execute(FOREIGN).await;
+            self.foreign_mebibytes += 1;
+            if self.foreign_mebibytes.is_multiple_of(4) {
                 self.world.execute("CHECKPOINT").await;
             }
-            is_safe.then_some(())
-        })
-        .await;
+        }
     }
 
     async fn assert_all_come_in_order(&self) {
-        let Self { world, committed } = self;
+        let Self { world, committed, .. } = self;
         let finished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NULL";
         wait_until(DEADLINE, "the recovery to be finished", async || {
             (world.number(finished).await == 1).then_some(())
@@ -189,10 +183,7 @@ async fn rows_of_a_slot_that_is_lost_during_its_recovery_follow_the_rows_before_
         let mut relay = world.relay(["--rate", "100"]).start();
         producer.write_beside(60, 2).await;
         // The rows that are deleted are recorded once they are this far behind.
-        for _ in 0..40 {
-            world.execute(FOREIGN).await;
-            producer.wait_retained_below(48 * MIB).await;
-        }
+        producer.write_foreign(40).await;
         relay.kill();
     }
     assert!(world.dispatch_count("retrying").await > 0, "rows of the slot are recorded");
