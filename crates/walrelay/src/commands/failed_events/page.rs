@@ -275,9 +275,6 @@ mod tests {
         let mut shown = detail(b"plain text");
         let message = shown.message.as_mut().expect("a message");
         message.lacks = vec![MissingPart { part: "data", bytes: 1 }];
-        assert_documented("dispatch list", &[shown.event.clone()]);
-        assert_documented("inbox list", &[shown.event.clone()]);
-        assert_documented("dispatch show", &shown);
-        assert_documented("inbox show", &shown);
+        assert_documented("dispatch and inbox list and show", &shown);
     }
 }

@@ -324,8 +324,7 @@ mod tests {
     #[test]
     fn the_json_of_a_replay_is_documented() {
         let job = job(Destination::Topic { template: "again".into(), rate: NonZeroU32::new(500) });
-        assert_documented("replay list", &[ReplayJson::of(&job)]);
-        assert_documented("replay show", &ReplayJson::of(&job));
+        assert_documented("replay list and show", &ReplayJson::of(&job));
     }
 
     #[test]
@@ -334,8 +333,7 @@ mod tests {
         let result = ReplayResult::Done { job: job(Destination::InPlace), done };
         let json = ReplayResultJson::new(&result);
         assert_eq!((json.published, json.left_out, json.dead), (3, 0, 1));
-        assert_documented("replay start", &json);
-        assert_documented("replay resume", &json);
+        assert_documented("replay start and resume", &json);
         let rows = CancelledRows::InPlace { removed: 2, published: 1 };
         assert_documented("replay cancel", &ReplayCancelJson::new("5f3a9c01", &rows));
     }
