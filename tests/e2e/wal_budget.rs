@@ -87,7 +87,7 @@ async fn an_outage_under_load_retains_wal_within_the_budget_and_keeps_order() {
     // Every row is spilled and every retry fails. This counts as an outage, although memory holds
     // few rows.
     let reasons = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
-    assert!(reasons.contains("nothing is being stored"), "{reasons}");
+    assert!(reasons.contains("Pub/Sub stores nothing"), "{reasons}");
     assert!(reasons.contains("UNAVAILABLE (a fault rejects this request"), "{reasons}");
 
     world.pubsub.heal();
@@ -142,7 +142,7 @@ async fn an_outage_within_the_budget_parks_nothing() {
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 0);
     wait_until(DEADLINE, "the status to report the outage as the relay noted it", async || {
         let status = world.succeed(["status"]).await;
-        let is_told = status.contains("; not ready: nothing is being stored")
+        let is_told = status.contains("; not ready: Pub/Sub stores nothing")
             && status.contains("(a fault rejects this request");
         is_told.then_some(())
     })

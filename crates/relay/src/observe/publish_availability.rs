@@ -106,14 +106,14 @@ impl PublishAvailability {
             self.service = Service::Down;
         }
         let answer = self.last_answer.as_ref().map(|(code, message)| match *code == NO_ANSWER {
-            true => format!(", and calls get no answer ({code})"),
-            false => format!(", the last answer was {code} ({message})"),
+            true => format!(": calls get no answer ({code})"),
+            false => format!(": {code} ({message})"),
         });
         match self.service {
             Service::Up => None,
             Service::Down => {
-                let answer = answer.unwrap_or_default();
-                Some(format!("nothing is being stored by Pub/Sub although rows wait{answer}"))
+                let answer = answer.unwrap_or_else(|| " although rows wait".to_owned());
+                Some(format!("Pub/Sub stores nothing{answer}"))
             }
         }
     }
@@ -132,11 +132,11 @@ mod tests {
         assert_eq!(supply.outage(after(9), Service::Up), None);
         supply.failed(CallCode::Unavailable.into(), "Connection refused", start);
         let text = supply.outage(after(10), Service::Up).unwrap();
-        assert!(text.ends_with("the last answer was UNAVAILABLE (Connection refused)"), "{text}");
+        assert!(text.ends_with("stores nothing: UNAVAILABLE (Connection refused)"), "{text}");
         supply.failed(CallCode::DeadlineExceeded.into(), "", after(10));
         let unanswered = supply.outage(after(10), Service::Up).unwrap();
         assert!(
-            unanswered.ends_with("and calls get no answer (DEADLINE_EXCEEDED)"),
+            unanswered.ends_with("nothing: calls get no answer (DEADLINE_EXCEEDED)"),
             "{unanswered}"
         );
         supply.moved(after(11));

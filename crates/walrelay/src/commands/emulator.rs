@@ -24,7 +24,7 @@ use crate::plan::{CommandEnd, Plan};
         walrelay emulator --listen 127.0.0.1:8085 --control-listen 127.0.0.1:8086"
 )]
 pub(crate) struct EmulatorCommand {
-    /// Address of the gRPC services
+    /// Address of the gRPC services, which clients have in PUBSUB_EMULATOR_HOST
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8085", value_parser = address)]
     listen: SocketAddr,
     /// Address of the HTTP control port, or `off`

@@ -208,7 +208,7 @@ impl EventTrace {
             Some(_) if self.outbox[LEFT_OUT] == true => {
                 "no row: the row filter of the publication leaves the event out"
             }
-            Some(true) => "no row: the event was published at the first attempt",
+            Some(true) => "no row: the event was published without being parked",
             Some(false) => "no row: the event is not published yet",
             None => "no row: the event never failed, or its record was deleted",
         };
@@ -404,7 +404,7 @@ mod tests {
     fn without_an_inbox_the_rest_is_shown() {
         let text = settled().text();
         assert!(text.contains("settled            true"), "{text}");
-        assert!(text.contains("was published at the first attempt"), "{text}");
+        assert!(text.contains("was published without being parked"), "{text}");
         let pending = EventTrace { outbox: json!({ "settled": false }), ..settled() };
         assert!(pending.text().contains("is not published yet"), "{}", pending.text());
         assert!(text.contains("inbox\n  not searched") && text.contains("--inbox NAME="), "{text}");

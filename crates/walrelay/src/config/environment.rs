@@ -64,6 +64,7 @@ pub fn variable(option: &str) -> String {
 pub fn established_variables(option: &str) -> &'static [&'static str] {
     match option {
         "database-url" => &["DATABASE_URL"],
+        "listen" => &["PUBSUB_EMULATOR_HOST"],
         "project" => &["PUBSUB_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"],
         "log-level" => &["RUST_LOG"],
         _ => &[],

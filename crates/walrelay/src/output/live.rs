@@ -70,7 +70,7 @@ impl Write for AboveLines {
     }
 }
 
-/// A line that moves. Ends where it is when it is dropped.
+/// A line that moves. It is gone once it is dropped, because results follow.
 #[derive(Debug)]
 pub(crate) struct LiveLine {
     bar: ProgressBar,
@@ -79,7 +79,7 @@ pub(crate) struct LiveLine {
 
 impl LiveLine {
     pub(crate) fn of_text() -> Self {
-        Self::new(ProgressBar::no_length(), "{msg}")
+        Self::new(ProgressBar::no_length(), "{wide_msg}")
     }
 
     /// Creates a line with the share that is done, and an estimate of the time left.
@@ -112,7 +112,7 @@ impl LiveLine {
 impl Drop for LiveLine {
     fn drop(&mut self) {
         if is_read(Duration::ZERO) {
-            self.bar.abandon();
+            self.bar.finish_and_clear();
         }
         *line() = None;
     }

@@ -366,8 +366,7 @@ mod tests {
     fn a_relay_that_is_not_ready_is_told_with_the_fix_where_there_is_one() {
         let topic = "projects/p/topics/t";
         let operator = topic_reason(topic, "create the topic: gcloud pubsub topics create t");
-        let outage_text =
-            "nothing is being stored by Pub/Sub although rows wait, the last answer was NOT_FOUND";
+        let outage_text = "Pub/Sub stores nothing: NOT_FOUND";
         let outage = json!({ "kind": "outage", "text": outage_text });
         let draining = json!({ "kind": "phase", "text": "draining: asked to stop" });
         let of = |reasons: Value, refused: Value| json!({ "active": true, "refused": refused, "relay": { "reasons": reasons } });

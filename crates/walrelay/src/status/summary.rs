@@ -203,9 +203,8 @@ impl Summary {
     fn of_stopped(settled_seconds: Option<f64>, flow: String) -> Self {
         match settled_seconds.filter(|seconds| *seconds < RECONNECTS_WITHIN_SECONDS) {
             Some(seconds) => {
-                let step = "a relay that runs reconnects within seconds; if none runs, start it: walrelay run";
-                let headline =
-                    format!("{flow}; the record of the slot was written {seconds:.0} s ago");
+                let step = "if no relay runs, start it: walrelay run; one that runs reconnects within seconds";
+                let headline = format!("{flow}; last progress {seconds:.0} s ago");
                 Self::new(Severity::Attention, headline, Some(NextStep::new(step)))
             }
             None => Self::new(Severity::Bad, flow, Some(NextStep::new(START))),
@@ -456,7 +455,7 @@ mod tests {
                     "condition": { "phase": "streaming" }
                 }),
                 Severity::Attention,
-                "nothing streams, 2.0 KiB behind; the record of the slot was written 3 s ago",
+                "nothing streams, 2.0 KiB behind; last progress 3 s ago",
             ),
             (
                 json!({ "safe_wal_bytes": 5 << 20 }),

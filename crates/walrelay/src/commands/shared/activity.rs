@@ -9,13 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::http::Observed;
 use crate::output::live::LiveLine;
-use crate::output::text::{shortened, whole_age};
+use crate::output::text::whole_age;
 
 /// Interval between log messages. Nothing is logged while nothing happens.
 const LOGGED_EVERY: Duration = Duration::from_mins(1);
-
-/// Most characters of a reason on the line of a terminal.
-const REASON_CHARACTERS: usize = 48;
 
 /// The metrics that tell what a process does.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +87,7 @@ impl Activity {
             text.push_str(&format!(", p99 within {time}"));
         }
         match (&now.not_ready, now.behind) {
-            (Some(reason), _) => format!("{text}; {}", shortened(reason, REASON_CHARACTERS)),
+            (Some(reason), _) => format!("{text}; {reason}"),
             (None, 0.0) => text + ", caught up",
             (None, seconds) => format!("{text}, oldest waits for {seconds:.0} s"),
         }
