@@ -82,8 +82,8 @@ impl<'a> Producer<'a> {
 
     /// Writes this much WAL of others once the slot is safe from the server, which drops it if it retains
     /// 64 MiB. The relay acts on 24 MiB that are not confirmed. The server frees WAL in steps: it remembers
-    /// one log of its running transactions at a time, such as a checkpoint writes, and frees what is before
-    /// that once it is confirmed. So it retains up to twice what is not confirmed, and the distance of two
+    /// one log of its running transactions at a time, such as a checkpoint writes. What is before that is freed
+    /// once it is confirmed. So it retains up to twice what is not confirmed, and the distance of two
     /// such logs.
     async fn write_foreign(&mut self, mebibytes: u64) {
         for _ in 0..mebibytes {

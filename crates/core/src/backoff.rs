@@ -21,13 +21,12 @@ impl Backoff {
     /// The delay after `attempts` failures (from 1). `random` is uniform over all of `u32`.
     ///
     /// The delay is at least a tenth of the full delay, so that an unlucky draw does not hammer the
-    /// service. It is in whole milliseconds, as people read it in the log.
+    /// service.
     #[must_use]
     pub fn delay(&self, attempts: u32, random: u32) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let full = self.base.saturating_mul(1 << doublings).min(self.cap);
-        let delay = full / 10 + full.mul_f64(0.9 * f64::from(random) / f64::from(u32::MAX));
-        delay - Duration::from_nanos(u64::from(delay.subsec_nanos() % 1_000_000))
+        full / 10 + full.mul_f64(0.9 * f64::from(random) / f64::from(u32::MAX))
     }
 }
 
@@ -51,6 +50,5 @@ mod tests {
         assert_eq!(BACKOFF.delay(1, 0), Duration::from_millis(10));
         let middle = BACKOFF.delay(1, u32::MAX / 2);
         assert!(middle > Duration::from_millis(50) && middle < Duration::from_millis(60));
-        assert_eq!(middle.subsec_nanos() % 1_000_000, 0);
     }
 }

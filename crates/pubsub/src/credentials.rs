@@ -247,7 +247,8 @@ fn refused(error: &CredentialsError) -> PublishFailure {
 fn reason(error: &CredentialsError) -> String {
     let text = error.to_string();
     match text.starts_with("Fetching the token resulted in transient errors") {
-        true => "nobody gives one at the moment".to_owned(),
+        true => "the source of tokens does not answer; without a credentials file that is the metadata server"
+            .to_owned(),
         false => text,
     }
 }

@@ -116,12 +116,17 @@ impl Coded for PubsubError {
             Self::Roots { .. } => Code::PubsubRootsUnreadable,
             Self::Topic { code: CallCode::InvalidArgument, .. } => Code::TopicNameInvalid,
             Self::Subscription { code: CallCode::NotFound, .. } => Code::SubscriptionNotFound,
+            Self::NoAnswer { source: Some(answer), .. }
+            | Self::Topic { source: answer, .. }
+            | Self::Subscription { source: answer, .. }
+            | Self::Policy { source: answer, .. }
+                if answer.is_about_a_token() =>
+            {
+                Code::PubsubCredentialsMissing
+            }
             Self::Topic { code, .. }
             | Self::Subscription { code, .. }
             | Self::Policy { code, .. } => code_of_call(*code),
-            Self::NoAnswer { source: Some(last), .. } if last.is_about_a_token() => {
-                Code::PubsubCredentialsMissing
-            }
             Self::NoAnswer { .. } => Code::PubsubUnreachable,
             Self::Setting { .. } | Self::Tls(_) | Self::Channel(_) => Code::PubsubUnusable,
         }

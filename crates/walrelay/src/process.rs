@@ -91,6 +91,7 @@ fn execute() -> Result<(), Error> {
     telemetry::start(&config.log);
     set_given(GivenPlace {
         shard: config.shard,
+        side: config.side,
         options: mem::take(&mut config.given),
         find: cli::command_at,
     });

@@ -12,6 +12,16 @@ pub(crate) const INVALID_TOPIC_FIX: &str = "correct --topic-template, or the pro
      that are dead, and `walrelay dispatch edit ID --set-topic NAME` gives one of them a topic; this finding stays until \
      they are deleted from the outbox";
 
+/// Returns the step that creates a topic, in any service. A relay publishes as soon as the topic exists,
+/// and a subscription of the deleted topic does not receive that.
+pub(crate) fn creation_of(topic: &str) -> String {
+    let topic = visible(topic);
+    format!(
+        "create the topic: walrelay init --create-topics={topic}; if the topic was deleted, stop the relay first, and replace its \
+         subscriptions as walrelay explain topic-not-found shows"
+    )
+}
+
 pub(crate) fn invalid_topic_text(found: &InvalidTopicRows) -> String {
     let InvalidTopicRows { rows, example } = found;
     let example = shortened(&visible(example), SHOWN_CHARACTERS);

@@ -153,7 +153,12 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         let cause = Chain(error).to_string();
         let had_session = !matches!(error, RelayError::AtFirst(_));
         let what = if had_session { "session broke off" } else { "cannot start yet" };
-        tracing::warn!(error_code, error = cause, ?delay, "{what}; connecting again");
+        tracing::warn!(
+            error_code,
+            error = cause,
+            delay_ms = delay.as_millis(),
+            "{what}; connecting again"
+        );
         if let RelayError::Session(PipelineError::Stream(_)) = error {
             self.health.broken_off(&cause, error_code);
         }

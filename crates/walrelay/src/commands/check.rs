@@ -47,7 +47,7 @@ use crate::options::{
 };
 use crate::output::{colours, print_result};
 use crate::plan::Plan;
-use crate::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
+use crate::topics::{INVALID_TOPIC_FIX, creation_of, invalid_topic_text};
 
 /// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
 #[derive(Debug, Default)]
@@ -431,7 +431,7 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
     match answer {
         Ok(true) => Finding::passed("topic", subject, "exists"),
         Ok(false) => {
-            let fix = format!("walrelay init --create-topics={topic}");
+            let fix = creation_of(topic);
             Finding::error(Code::TopicNotFound, subject, "does not exist").fix(fix)
         }
         Err(error) if error.is_about_the_name() => {

@@ -25,7 +25,7 @@ use crate::config::{Checks, DatabaseConfig, InboxPlace};
 use crate::error::{Error, NAME_INBOXES};
 use crate::options::{ARGUMENTS, DatabaseOptions, InboxPlaces, OutputOptions};
 use crate::output::print_result;
-use crate::output::text::visible;
+use crate::output::text::{quoted, visible};
 use crate::plan::Plan;
 
 /// Trace one event: row, position, dispatch state, each inbox.
@@ -184,7 +184,8 @@ impl EventTrace {
             steps.extend(time_of(row, "received_at").map(|it| (it, format!("received by {name}"))));
             steps.extend(time_of(row, "done_at").map(|it| (it, format!("{ended} by {name}"))));
         }
-        steps.sort();
+        // Stable, because an event may be received and applied at one moment.
+        steps.sort_by_key(|(time, _)| *time);
         let mut text = format!("{:>12}  written at {written}\n", "");
         for (time, step) in steps {
             let (sign, elapsed) = match time.duration_since(at) {
@@ -216,6 +217,9 @@ impl EventTrace {
         text.push_str(&TracedMessage::text(self.message.as_ref()));
         for (name, row) in &self.inboxes {
             part(&mut text, &format!("inbox of {}", visible(name)), row, "not there");
+        }
+        if self.dispatch["status"] == "dead" {
+            text.push_str(&format!("next: walrelay dispatch show {}\n", quoted(&self.event_id)));
         }
         if self.inboxes.is_empty() {
             let unknown = format!("not searched: there is none in this database: {NAME_INBOXES}");

@@ -12,6 +12,7 @@ use super::definition_place::{DefinitionPlace, NamedOutbox};
 use super::environment::Environment;
 use super::layers::{CommandLine, Refusal};
 use crate::cli::{self, Cli};
+use crate::error::printed_commands::Side;
 use crate::options::choices::{LogFormat, Verbosity};
 use crate::plan::{CommandEnd, Plan, Service};
 
@@ -29,6 +30,7 @@ pub struct Config {
     pub(crate) shard: Shard,
     /// The options of the command line that name an outbox, with their words.
     pub(crate) given: Vec<(String, String)>,
+    pub(crate) side: Side,
     pub(crate) plan: Plan,
     /// Where the definition of its outbox is on record. None for a command without an outbox.
     pub(crate) record: Option<DefinitionPlace>,
@@ -88,7 +90,7 @@ impl Config {
         outbox: Option<NamedOutbox>,
     ) -> Result<Self, Refusal> {
         let has_json_output = line.has_json_output;
-        let given = mem::take(&mut line.given);
+        let (given, side) = (mem::take(&mut line.given), line.side);
         let ((general, plan), checks) =
             checked(line, environment, |Cli { general, command }, checks| {
                 if let Some(NamedOutbox { slot, definition }) = outbox {
@@ -118,7 +120,7 @@ impl Config {
         };
         let log = LogConfig { format, filter, lines };
         let Checks { schema, shard, record, .. } = checks;
-        Ok(Self { log, schema, shard, given, plan, record })
+        Ok(Self { log, schema, shard, given, side, plan, record })
     }
 
     /// Returns the limits of a relay or a consumer. None for another command.

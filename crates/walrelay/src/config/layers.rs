@@ -18,6 +18,7 @@ use super::environment::{Environment, variable};
 use super::file::{CONFIG, ConfigFile, Values};
 use super::guesses::{with_right_command, with_right_option};
 use super::problem::{Origin, Origins, Problem};
+use crate::error::printed_commands::Side;
 use crate::options::is_option;
 use crate::options::values::{looks_secret, may_hold_secret};
 use crate::output::text::quoted;
@@ -42,6 +43,7 @@ pub(crate) struct CommandLine {
     /// The options of the command line that name an outbox, with their words. An address with a password
     /// is missing.
     pub(super) given: Vec<(String, String)>,
+    pub(super) side: Side,
     pub(super) origins: Origins,
     /// Problems of single keys of the file.
     pub(super) problems: Vec<Problem>,
@@ -263,13 +265,14 @@ impl Layers<'_> {
             }
             if origin == Origin::CommandLine && PLACE.contains(&option) {
                 let words = words_of(argument, own);
-                let is_open = words.iter().all(|word| masked(word) == *word);
-                let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
-                given.extend(is_open.then(|| (option.to_owned(), words.join(" "))));
+                // With a password left out, the command fails rather than reach another database.
+                let words: Vec<_> = words.iter().map(|word| quoted(&masked(word))).collect();
+                given.push((option.to_owned(), words.join(" ")));
             }
             origins.note(option, origin);
         });
         let file: Option<String> = innermost_value(&matches, CONFIG);
+        let side = Side::of(matches.subcommand_name().unwrap_or_default());
         Ok(CommandLine {
             has_json_output: has_json_output(&matches),
             schema: innermost_value(&matches, SCHEMA).unwrap_or(Schema::PUBLIC),
@@ -277,6 +280,7 @@ impl Layers<'_> {
             matches,
             replay_options,
             given,
+            side,
             origins,
             problems: Vec::new(),
         })

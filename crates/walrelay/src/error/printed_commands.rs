@@ -11,8 +11,27 @@ const PROGRAM: &str = "walrelay ";
 /// names no single command.
 pub(crate) type FindCommand = fn(&str) -> Option<(usize, Vec<String>)>;
 
+/// The database that a command is about. The same option names either, so it is repeated for its own
+/// kind only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Outbox,
+    Inbox,
+}
+
+impl Side {
+    /// Returns the side of the command at the start of a text.
+    pub(crate) fn of(command: &str) -> Self {
+        match command.split(|c: char| !c.is_ascii_lowercase()).next() {
+            Some("consumer" | "inbox") => Self::Inbox,
+            _ => Self::Outbox,
+        }
+    }
+}
+
 /// What this command line says about its outbox.
 pub(crate) struct GivenPlace {
+    pub(crate) side: Side,
     pub(crate) shard: Shard,
     /// The name of each other option, with its words.
     pub(crate) options: Vec<(String, String)>,
@@ -46,7 +65,9 @@ impl GivenPlace {
             let is_missing = |option: &str| {
                 accepted.iter().any(|it| it == option) && !printed.contains(&format!("--{option}"))
             };
-            let missing = self.options.iter().filter(|(option, _)| is_missing(option));
+            let is_other = |option: &str| option == "database-url" && Side::of(rest) != self.side;
+            let missing =
+                self.options.iter().filter(|(option, _)| is_missing(option) && !is_other(option));
             Some((length, missing.map(|(_, words)| format!(" {words}")).collect()))
         })
     }
@@ -123,10 +144,26 @@ mod tests {
     }
 
     #[test]
+    fn a_database_is_repeated_only_for_commands_of_its_kind() {
+        let given = |side| GivenPlace {
+            shard: Shard::WHOLE,
+            side,
+            options: vec![("database-url".to_owned(), "--database-url u".to_owned())],
+            find: crate::cli::command_at,
+        };
+        let (outbox, inbox) = ("walrelay audit", "walrelay inbox list");
+        assert_eq!(given(Side::Outbox).add_to(outbox), "walrelay audit --database-url u");
+        assert_eq!(given(Side::Outbox).add_to(inbox), inbox);
+        assert_eq!(given(Side::Inbox).add_to(inbox), "walrelay inbox list --database-url u");
+        assert_eq!(given(Side::Inbox).add_to(outbox), outbox);
+    }
+
+    #[test]
     fn a_printed_command_repeats_the_options_that_name_its_outbox_if_it_has_them() {
         let words = |option: &str, words: &str| (option.to_owned(), words.to_owned());
         let given = GivenPlace {
             shard: Shard::WHOLE,
+            side: Side::Outbox,
             options: vec![words("slot", "--slot s2"), words("config", "--config c.toml")],
             find: crate::cli::command_at,
         };

@@ -51,8 +51,8 @@ fn flow(report: &StatusReport) -> String {
         || "nothing yet".to_owned(),
         |PublishedReport { rows, today, last_seconds }| {
             let last = whole_age(last_seconds);
-            let unit = if today == 1 { "row" } else { "rows" };
-            format!("{today} {unit} today (UTC), {rows} in all, the last {last} ago")
+            let unit = if rows == 1 { "row" } else { "rows" };
+            format!("{rows} {unit} since the slot is on record, {today} of them today (UTC), the last {last} ago")
         },
     );
     let is_pending = report.failing_topics.iter().any(|topic| topic.retrying > 0);
@@ -232,8 +232,13 @@ fn dispatch_lines(report: &StatusReport, slot: &SlotReport) -> Vec<Line> {
     lines
 }
 
+/// Returns the name of a topic within its project. A name that no topic can have may contain slashes.
+fn topic_name(topic: &str) -> &str {
+    topic.split_once("/topics/").map_or(topic, |(_, name)| name)
+}
+
 fn topic_line(topic: &FailingTopic) -> Line {
-    let name = topic.topic.rsplit('/').next().unwrap_or(&topic.topic);
+    let name = topic_name(&topic.topic);
     let FailingTopic { retrying, dead, oldest_seconds, last_error_code, .. } = topic;
     let code =
         last_error_code.as_deref().map_or_else(String::new, |it| format!(", {}", visible(it)));
@@ -279,7 +284,7 @@ fn relay_lines(relay: &RelayReport) -> Vec<Line> {
 
 fn heaviest(relay: &RelayReport) -> Vec<Line> {
     let keys = relay.heaviest_keys.iter().map(|key| {
-        let topic = key.topic.rsplit('/').next().unwrap_or(&key.topic);
+        let topic = topic_name(&key.topic);
         let rate = human_bytes(key.bytes_per_second);
         let name = shortened(&visible(&key.ordering_key), KEY_CHARACTERS);
         line("", format!("{rate:>10}/s  {topic}  {name}"))
@@ -302,7 +307,7 @@ mod tests {
         let report = |slot| StatusReport { headline: "h".into(), ..StatusReport::of_slot(slot) };
         let text = |it: &StatusReport| report_text(it, OutputFormat::Text, ColourMode::Plain);
         let told = text(&report(of(Some(9), 0)));
-        let lines = "h\n  published        2 rows today (UTC), 9 in all, the last 1 min ago\n  \
+        let lines = "h\n  published        9 rows since the slot is on record, 2 of them today (UTC), the last 1 min ago\n  \
                      behind           nothing waits\n\n";
         assert!(told.starts_with(lines), "{told}");
         assert!(text(&report(of(None, 0))).contains("published        nothing yet\n"));
@@ -315,7 +320,7 @@ mod tests {
         assert!(text(&stopped).contains(unknown), "{}", text(&stopped));
         let shards = vec![report(of(Some(1), 0)), report(of(Some(2), 0))];
         let all = text(&StatusReport { shards, ..StatusReport::default() });
-        assert!(all.contains("4 rows today (UTC), 3 in all"), "{all}");
+        assert!(all.contains("3 rows since the slot is on record, 4 of them"), "{all}");
         let missing = StatusReport::of_slot(SlotReport::default());
         assert!(!text(&missing).contains("behind"), "there is no slot");
     }

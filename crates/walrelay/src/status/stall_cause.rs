@@ -13,6 +13,7 @@ use walrelay_relay::stream::unsent_wal::UNSENT_AGE_MAX;
 
 use crate::error::fixes::relay::pass_unsendable;
 use crate::output::text::visible;
+use crate::topics::creation_of;
 
 /// Why rows do not flow, and the recommended next step.
 #[derive(Debug)]
@@ -169,7 +170,7 @@ fn step_of(reasons: &[&Reason]) -> NextStep {
         (Some((reason, fix)), _) => {
             let is_missing = reason.code.as_deref() == Some(Code::TopicNotFound.name());
             let missing = reason.subject.as_deref().filter(|_| is_missing);
-            let step = missing.map_or_else(|| visible(fix), create_topic);
+            let step = missing.map_or_else(|| visible(fix), creation_of);
             NextStep { code: reason.code.clone(), ..NextStep::new(step) }
         }
         (None, Some(_)) => outage_step(),
@@ -294,16 +295,11 @@ fn refused(slot: &SlotReport) -> Option<Cause> {
         step: NextStep::of(
             code_of_call(call),
             match call == CallCode::NotFound {
-                true => create_topic(topic),
+                true => creation_of(topic),
                 false => visible(&walrelay_pubsub::operator_fix(call, topic)),
             },
         ),
     })
-}
-
-/// Returns the step that creates a topic, in any service.
-fn create_topic(topic: &str) -> String {
-    format!("create the topic: walrelay init --create-topics={}", visible(topic))
 }
 
 /// Reports rows that were spilled to dispatch state because nothing could be published, and since
@@ -373,7 +369,7 @@ mod tests {
         // Before rows are recorded, only the relay knows the reason.
         let alone = cause_of(&of(json!([outage, operator]), json!(null)));
         assert_eq!(alone.text, format!("not ready: {outage_text}; and 1 more"));
-        assert_eq!(alone.step.text, create_topic(topic));
+        assert_eq!(alone.step.text, creation_of(topic));
         let topic_alone = cause_of(&of(json!([operator]), json!(null)));
         assert_eq!(topic_alone.text, format!("not ready: {topic} is refused"));
         assert_eq!(topic_alone.step, alone.step);
@@ -431,7 +427,7 @@ mod tests {
         let told = |report: &Value| cause(&parsed(report)).map(|cause| cause.text);
         let expected = Some("not ready: projects/p/topics/t is refused".to_owned());
         assert_eq!(told(&of(7, json!(null))), expected);
-        assert_eq!(cause_of(&of(7, json!(null))).step.text, create_topic("projects/p/topics/t"));
+        assert_eq!(cause_of(&of(7, json!(null))).step.text, creation_of("projects/p/topics/t"));
         assert_eq!(told(&of(7, json!({ "unreachable": "127.0.0.1:1" }))), expected);
         assert_eq!(
             told(&of(7, json!({ "phase": "standby", "reasons": [{ "text": "standby" }] }))),

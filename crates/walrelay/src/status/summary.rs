@@ -214,10 +214,12 @@ impl Summary {
     fn of_streaming(report: &StatusReport, flow: String) -> Self {
         let counts = report.slot.as_ref().and_then(|slot| slot.dispatch).unwrap_or_default();
         let attention = |headline, step| Self::new(Severity::Attention, headline, Some(step));
-        let all_published = match report.slot.as_ref().is_some_and(SlotReport::may_hold_rows) {
-            false => "streaming, caught up, nothing parked".to_owned(),
-            true => format!("{flow}, nothing parked"),
+        let may_hold_rows = report.slot.as_ref().is_some_and(SlotReport::may_hold_rows);
+        let flow = match counts.retrying == 0 && !may_hold_rows {
+            true => "streaming, caught up".to_owned(),
+            false => flow,
         };
+        let all_published = format!("{flow}, nothing parked");
         match (counts.dead, counts.retrying) {
             (0, parked) if let Some(pausing) = report.paused_by.first() => attention(
                 format!("{flow}{}", paused_with_parked_rows(pausing, parked)),
@@ -511,11 +513,14 @@ mod tests {
     fn one_row_is_told_as_one() {
         let spilled = json!({ "spilled": { "rows": 1, "since": "T1", "refused_at": null } });
         for (changes, told) in [
-            (json!({ "dispatch": { "retrying": 1 } }), ", 1 row parked and tried again by itself"),
-            (json!({ "dispatch": { "dead": 1 } }), ", 1 dead row waits for a person"),
-            (spilled, "; 1 row is spilled and waits to be published, the first since T1"),
+            (
+                json!({ "dispatch": { "retrying": 1 } }),
+                "0 B behind, 1 row parked and tried again by itself",
+            ),
+            (json!({ "dispatch": { "dead": 1 } }), "caught up, 1 dead row waits for a person"),
+            (spilled, "0 B behind; 1 row is spilled and waits to be published, the first since T1"),
         ] {
-            assert_eq!(headline(changes).1, format!("streaming, 0 B behind{told}"));
+            assert_eq!(headline(changes).1, format!("streaming, {told}"));
         }
     }
 
@@ -658,7 +663,7 @@ mod tests {
         assert!(Summary::of(&stale).headline.contains("; 2 key(s) wait for replay 5f3a9c01"));
         assert!(advice(Summary::of(&stale)).contains("; then no process runs it: walrelay replay"));
         // The replay was killed before it recorded a row, but its keys are paused.
-        let alone = "streaming, 0 B behind; 2 key(s) wait for replay 5f3a9c01";
+        let alone = "streaming, caught up; 2 key(s) wait for replay 5f3a9c01";
         assert_eq!(Summary::of(&with_counts(0, 0)).headline, alone);
     }
 

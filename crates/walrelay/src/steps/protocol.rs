@@ -41,7 +41,10 @@ pub(crate) fn change_text(change: &Change) -> String {
             human_bytes(*bytes)
         ),
         Change::RecoverSlot { slot, rows: Some(rows) } => {
-            format!("create a new slot {slot}, and publish {} again", counted(rows))
+            format!(
+                "create a new slot {slot}, and publish {} that are not on record as published",
+                counted(rows)
+            )
         }
         Change::RecoverSlot { slot, rows: None } => {
             format!("create a new slot {slot}, and publish every row from the given time on again")

@@ -77,10 +77,12 @@ impl Run {
             }
             return;
         }
-        tracing::debug!(reason, message = status.message(), "the stream has ended");
+        // A field named "message" would replace the text.
+        let error = status.message();
+        tracing::debug!(reason, error, "the stream has ended");
         let problem = format!("{reason}: {}", status.message());
         if is_problem && self.observed.health.set_stream_problem(Some(problem)) {
-            tracing::warn!(reason, message = status.message(), "no stream to Pub/Sub");
+            tracing::warn!(reason, error, "no stream to Pub/Sub; connecting again");
         }
     }
 }

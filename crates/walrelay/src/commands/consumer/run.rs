@@ -219,15 +219,19 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
         let delay = START_BACKOFF.delay(failures, random.next_u32());
         let (error_code, fix) = (error.code().name(), explain::fix(error.code()));
         let cause = Chain(&error);
-        tracing::warn!(error_code, error = %cause, fix, ?delay, "cannot start yet; trying again");
+        tracing::warn!(error_code, error = %cause, fix, delay_ms = delay.as_millis(), "cannot start yet; trying again");
         health.set_start_problem(Some(Chain(&error).to_string()));
         sleep(delay).await;
     }
 }
 
-/// Returns whether the database or Pub/Sub did not answer. A new machine may have no network yet.
+/// Returns whether the database, Pub/Sub or the source of tokens did not answer. A new machine may have no
+/// network yet.
 fn is_unreachable(error: &InboxError) -> bool {
-    matches!(error.code(), Code::PostgresUnreachable | Code::PubsubUnreachable)
+    matches!(
+        error.code(),
+        Code::PostgresUnreachable | Code::PubsubUnreachable | Code::PubsubCredentialsMissing
+    )
 }
 
 fn passes(error: &InboxError) -> bool {

@@ -196,9 +196,6 @@ impl StatusWithBacklog {
     }
 }
 
-/// A URL may contain a password, so a step does not repeat it.
-const SAME_DATABASE: &str = ", with the same --database-url";
-
 /// Returns the command that helps, for the gravest problem.
 fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
     let consumer = visible(&status.consumer);
@@ -212,16 +209,16 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
         return Some(UnfinishedRebuild::NEXT_STEP.to_owned());
     }
     if status.paused {
-        return Some(format!("to continue: walrelay consumer resume {consumer}{SAME_DATABASE}"));
+        return Some(format!("to continue: walrelay consumer resume {consumer}"));
     }
     if status.events.dead > 0 {
         return Some(format!(
-            "to see why: walrelay inbox list --consumer {consumer} --status dead{SAME_DATABASE}"
+            "to see why: walrelay inbox list --consumer {consumer} --status dead"
         ));
     }
     if status.keys_waiting_for_a_version > 0 {
         return Some(format!(
-            "to see which version is missing: walrelay inbox list --consumer {consumer} --status retrying{SAME_DATABASE}"
+            "to see which version is missing: walrelay inbox list --consumer {consumer} --status retrying"
         ));
     }
     (messages.unwrap_or_default() > 0 && status.received_last_minute == 0).then(|| {
@@ -306,7 +303,7 @@ mod tests {
         let dead = EventCounts { dead: 1, ..EventCounts::default() };
         let with_dead = head(ConsumerStatus { events: dead, ..status() }, 0);
         assert_eq!(with_dead.0, "no message waits; 1 dead event(s) wait for a person");
-        let list = "to see why: walrelay inbox list --consumer c --status dead, with the same --database-url";
+        let list = "to see why: walrelay inbox list --consumer c --status dead";
         assert_eq!(with_dead.1.as_deref(), Some(list));
         let held = EventCounts { dead: 1, retrying: 3, ..EventCounts::default() };
         let held = head(ConsumerStatus { events: held, keys_held: 1, ..status() }, 0).0;
@@ -320,7 +317,7 @@ mod tests {
         assert!(waits.ends_with("1 key(s) wait for a missing version"), "{waits}");
         assert!(next.is_some_and(|it| it.contains("--consumer c --status retrying")));
         let paused = ConsumerStatus { paused: true, events: dead, ..status() };
-        let resume = "to continue: walrelay consumer resume c, with the same --database-url";
+        let resume = "to continue: walrelay consumer resume c";
         assert_eq!(head(paused, 3).1.as_deref(), Some(resume));
         let begun = Some("a rebuild began".to_owned());
         let (rebuilt, again) = head(ConsumerStatus { rebuild: begun, ..status() }, 0);
