@@ -7,6 +7,7 @@ use serde_json::Value;
 use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
+use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// The time in which an operator's command takes effect.
@@ -56,6 +57,25 @@ async fn one_poison_row_among_a_thousand_is_dead_alone_and_a_retry_publishes_it(
     let ids: BTreeSet<String> =
         world.pubsub.stored().into_iter().map(|message| message.event_id).collect();
     assert_eq!(ids.len(), 1_001);
+}
+
+#[tokio::test]
+async fn a_retried_row_whose_topic_can_never_exist_is_dead_again_at_once() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.succeed(["emit", "bad type", "b-1", "Placed", "{}"]).await;
+    let _relay = world.start_relay([]).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let died = "SELECT max(updated_at)::text FROM app_outbox_dispatch
+                 WHERE status = 'dead' AND error_code = 'UNROUTABLE'";
+    let last = async || {
+        world.client().query_one(died, &[]).await.expect("a row").get::<_, Option<String>>(0)
+    };
+    let before = last().await;
+    world.succeed(["dispatch", "retry", "--all-dead", "--yes"]).await;
+    wait_until(EFFECT_DEADLINE, "the row to be dead again", async || {
+        last().await.filter(|at| Some(at) != before.as_ref())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -74,7 +74,9 @@ pub use heartbeat::Heartbeat;
 pub use lanes::lane::{Batch, Behind, LaneId, Origin, Row};
 pub use lanes::outputs::{FailureCause, Finished, LaneOutputs, Outcome, RecordReason, RowToRecord};
 pub use lanes::{ClaimAnswer, ClaimKey, LanePolicy, Lanes, OnDead};
-pub use limits::{ATTRIBUTE_VALUE_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX};
+pub use limits::{
+    ATTRIBUTE_VALUE_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX, is_topic_name,
+};
 pub use message::{Message, NotAMessage, Topic};
 pub use publish_health::Delivery;
 pub use random::Random;

@@ -2,7 +2,7 @@
 //!
 //! The trait of dispatch state is [`Store`](walrelay_outbox_store::Store).
 
-use walrelay_core::{Batch, PublishFailure};
+use walrelay_core::{Batch, Fault, PublishFailure, is_topic_name};
 use walrelay_pubsub::GrpcPublisher;
 
 pub trait Publisher: Clone + Send + 'static {
@@ -21,6 +21,12 @@ impl Publisher for GrpcPublisher {
         &self,
         batch: &Batch,
     ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
-        Self::publish(self, batch.topic(), batch.messages())
+        // A row of dispatch state is not routed again. The service would refuse it as invalid, which does
+        // not show whether the row or its topic is at fault.
+        let call = match is_topic_name(batch.topic()) {
+            true => Ok(Self::publish(self, batch.topic(), batch.messages())),
+            false => Err(Fault::Topic { name: batch.topic().to_string() }.into_failure()),
+        };
+        async move { call?.await }
     }
 }
