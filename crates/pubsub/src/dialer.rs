@@ -116,10 +116,13 @@ impl Dialer {
         for address in addresses {
             let share = deadline.saturating_duration_since(Instant::now()) / left;
             left -= 1;
+            // The failure names the endpoint already.
+            let is_named = self.endpoint.host() == address.ip().to_string();
+            let at = if is_named { String::new() } else { format!("{address}: ") };
             problem = match timeout_at(Instant::now() + share, connect(address)).await {
                 Ok(Ok(tcp)) => return Ok(tcp),
-                Ok(Err(error)) => format!("{address}: {error}"),
-                Err(_) => format!("{address}: no answer within {} ms", share.as_millis()),
+                Ok(Err(error)) => format!("{at}{error}"),
+                Err(_) => format!("{at}no answer within {} ms", share.as_millis()),
             };
         }
         Err(problem)

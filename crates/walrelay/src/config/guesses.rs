@@ -6,7 +6,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Guesses, from the first word of the command line on, and the commands that do the work.
-const GUESSES: [(&str, &str); 84] = [
+const GUESSES: [(&str, &str); 83] = [
     ("adopt", "slot recover"),
     ("anchor delete", "anchor drop"),
     ("anchor describe", "anchor list"),
@@ -60,7 +60,6 @@ const GUESSES: [(&str, &str); 84] = [
     ("pause", "consumer pause"),
     ("ping", "check"),
     ("prepare-upgrade", "slot release"),
-    ("publish", "emit"),
     ("pull", "tail"),
     ("ready", "status"),
     ("rebuild", "consumer rebuild"),
@@ -95,13 +94,14 @@ const GUESSES: [(&str, &str); 84] = [
 
 /// Guesses of a command that does not exist, and what to do instead. clap would advise a similar
 /// word, such as `prune`.
-const NO_COMMANDS: [(&str, &str); 11] = [
+const NO_COMMANDS: [(&str, &str); 12] = [
     ("consumer delete", REMOVAL),
     ("consumer drop", REMOVAL),
     ("consumer remove", REMOVAL),
     ("delete", DELETION),
     ("drop", DELETION),
     ("kill", STOP),
+    ("publish", PUBLICATION),
     ("remove", DELETION),
     ("reset", RESET),
     ("rm", DELETION),
@@ -109,6 +109,8 @@ const NO_COMMANDS: [(&str, &str); 11] = [
     ("upgrade", UPGRADE),
 ];
 const DELETION: &str = "`walrelay help` lists the commands with their effects";
+const PUBLICATION: &str =
+    "`walrelay run` publishes the rows of the outbox; `walrelay emit` writes one";
 const RESET: &str = "`walrelay slot reset` publishes old rows again; `walrelay consumer rebuild` applies all events again; \
      `walrelay consumer reset-key` corrects one key";
 const UPGRADE: &str = "after an upgrade of walrelay run `walrelay init`; before an upgrade of Postgres run `walrelay slot release`";
@@ -117,7 +119,7 @@ const REMOVAL: &str = "no command removes a consumer: stop its instances, then d
      and app_inbox_consumer, and its subscription";
 
 /// Guesses of options, and the options that may be meant. Those that the command has are named.
-const OPTION_GUESSES: [(&str, &[&str]); 11] = [
+const OPTION_GUESSES: [(&str, &[&str]); 12] = [
     ("consumer", &["inbox"]),
     ("follow", &["watch"]),
     ("force", &["yes"]),
@@ -126,6 +128,7 @@ const OPTION_GUESSES: [(&str, &[&str]); 11] = [
     ("json", &["output json"]),
     ("name", &["consumer", "slot", "topic"]),
     ("once", &["until-caught-up"]),
+    ("port", &["http", "listen"]),
     ("since", &["from-time", "from-lsn", "older-than"]),
     ("until", &["to-time", "to-lsn", "until-caught-up"]),
     ("to", &["to-time", "to-lsn", "to-topic", "shards"]),

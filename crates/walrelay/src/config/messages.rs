@@ -56,8 +56,7 @@ impl Checks<'_> {
     /// Requires a project, unless the topic template contains one.
     pub(crate) fn require_project(&mut self, router: &RouterConfig) {
         if router.project.is_empty() && !router.topic.names_project() {
-            let allowed =
-                "not set; needed unless --topic-template is a full projects/…/topics/… name";
+            let allowed = "not set, also as PUBSUB_PROJECT_ID; needed unless --topic-template is a full projects/…/topics/… name";
             self.wrong_or_missing("project", allowed);
         }
     }

@@ -194,7 +194,7 @@ where
 /// decides which numbers and which depth it stores.
 pub(crate) fn json(text: &str) -> Parsed<String> {
     let parsed: Result<serde::de::IgnoredAny, _> = serde_json::from_str(text);
-    parsed.map(|_| text.to_owned()).map_err(|error| format!("JSON ({error})"))
+    parsed.map(|_| text.to_owned()).map_err(|error| format!("a JSON value; {error}"))
 }
 
 /// Parses a log filter: a level, or a list of `target=level`.

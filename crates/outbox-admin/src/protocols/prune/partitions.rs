@@ -140,7 +140,8 @@ enum PartitionEnd {
 /// Returns whether the partition is still there. Its name may outlive it for a moment, in the caches of this
 /// session.
 async fn exists(client: &SqlClient, partition: &Partition) -> Result<bool, ProtocolError> {
-    let sql = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass($1)) AS is_there";
+    let sql =
+        "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass($1)) AS is_there";
     let row = client.query_one(sql, &[&partition.name]).await.map_err(PgError::from)?;
     Ok(row.get("is_there"))
 }

@@ -74,7 +74,7 @@ impl Emit {
             let text =
                 read.map_err(|source| Error::Io { action: "read standard input".into(), source })?;
             self.payload = json(&text).map_err(|allowed| {
-                Error::unfit(format!("standard input is no {allowed}"), "give the payload as JSON")
+                Error::unfit(format!("standard input is not {allowed}"), "give the payload as JSON")
             })?;
         }
         let client = connect_shared(connect).await?;
