@@ -216,6 +216,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_call_without_a_token_is_about_credentials_and_not_about_the_network() {
+        let failed = |text: &str| PubsubError::Subscription {
+            action: "look up",
+            subscription: "s".to_owned(),
+            code: CallCode::Unavailable,
+            source: Box::new(Answer(text.to_owned())),
+        };
+        let without = failed("no access token: the source of tokens does not answer");
+        assert_eq!(without.code(), Code::PubsubCredentialsMissing);
+        assert_eq!(failed("Connection refused").code(), Code::PubsubUnreachable);
+    }
+
+    #[test]
     fn what_the_service_said_is_told_once() {
         let refused = std::io::Error::other("Connection refused (os error 111)");
         let mut status = tonic::Status::unavailable("tcp connect error");

@@ -64,6 +64,15 @@ pub(crate) fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(
     })
 }
 
+#[test]
+fn a_printed_command_repeats_a_database_without_its_password() {
+    let url = "postgresql://u:secret@h/d";
+    let arguments = ["walrelay", "consumer", "status", "c", "--database-url", url];
+    let line = super::read(arguments.map(OsString::from), &Environment::default()).unwrap();
+    let words = "--database-url 'postgresql://u:***@h/d'";
+    assert_eq!(line.given, [("database-url".to_owned(), words.to_owned())]);
+}
+
 fn run_config(arguments: &[&str], variables: &[(&str, &str)]) -> RunConfig {
     let arguments: Vec<&str> = ["run"].iter().chain(arguments).copied().collect();
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
