@@ -33,6 +33,13 @@ impl Environment {
         named.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
+    /// Returns a variable that has this value, as a shell names it.
+    pub(crate) fn variable_with(&self, value: &str) -> Option<&str> {
+        let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let mut named = self.0.iter().filter(|(name, held)| *held == value && is_name(name));
+        named.next().map(|(name, _)| name.as_str())
+    }
+
     /// Returns the variable that sets an option: its own, which may be empty, or an established
     /// one.
     pub(crate) fn of_option(&self, option: &str) -> Option<(String, &str)> {

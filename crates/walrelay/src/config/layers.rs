@@ -265,8 +265,7 @@ impl Layers<'_> {
             }
             if origin == Origin::CommandLine && PLACE.contains(&option) {
                 let words = words_of(argument, own);
-                // With a password left out, the command fails rather than reach another database.
-                let words: Vec<_> = words.iter().map(|word| quoted(&masked(word))).collect();
+                let words: Vec<_> = words.iter().map(|word| self.repeated(word)).collect();
                 given.push((option.to_owned(), words.join(" ")));
             }
             origins.note(option, origin);
@@ -284,6 +283,16 @@ impl Layers<'_> {
             origins,
             problems: Vec::new(),
         })
+    }
+
+    /// Returns a word of the command line for a printed command. Where a password is masked, the command
+    /// fails rather than reach another database.
+    fn repeated(&self, word: &str) -> String {
+        let shown = masked(word);
+        match self.environment.variable_with(word).filter(|_| shown != word) {
+            Some(variable) => format!("\"${variable}\""),
+            None => quoted(&shown),
+        }
     }
 
     /// Makes environment and file the defaults of a command and its subcommands. `section` has the

@@ -68,9 +68,15 @@ pub(crate) fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<(
 fn a_printed_command_repeats_a_database_without_its_password() {
     let url = "postgresql://u:secret@h/d";
     let arguments = ["walrelay", "consumer", "status", "c", "--database-url", url];
-    let line = super::read(arguments.map(OsString::from), &Environment::default()).unwrap();
-    let words = "--database-url 'postgresql://u:***@h/d'";
-    assert_eq!(line.given, [("database-url".to_owned(), words.to_owned())]);
+    for (variable, words) in [
+        ("OTHER", "--database-url 'postgresql://u:***@h/d'"),
+        ("READ_URL", "--database-url \"$READ_URL\""),
+    ] {
+        let value = if variable == "READ_URL" { url } else { "x" };
+        let environment = Environment::new([(variable, value)]);
+        let line = super::read(arguments.map(OsString::from), &environment).unwrap();
+        assert_eq!(line.given, [("database-url".to_owned(), words.to_owned())]);
+    }
 }
 
 fn run_config(arguments: &[&str], variables: &[(&str, &str)]) -> RunConfig {
