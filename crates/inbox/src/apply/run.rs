@@ -128,6 +128,12 @@ impl Run {
             handler = self.plan.effect.to_string(),
             "consuming"
         );
+        if let Until::CaughtUp { quiet_for } = self.settings.until {
+            tracing::info!(
+                ?quiet_for,
+                "ends once nothing has come for this time, and nothing is held or due"
+            );
+        }
         if std::mem::take(&mut self.is_paused) {
             self.pause();
         }

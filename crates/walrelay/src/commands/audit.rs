@@ -318,7 +318,7 @@ impl ConsumerAudit {
         let mut text = format!("{}: {verdict}\n", visible(&self.consumer));
         text.push_str(&counted("  there", &self.inbox));
         if self.left_out > 0 {
-            let why = "row(s) that are not settled yet, or younger than --grace";
+            let why = "row(s) that are not settled yet, or younger than --grace (1m unless given)";
             text.push_str(&format!("  left out: {} {why}\n", self.left_out));
         }
         for MissingEvent { event_id, occurred_at } in self.missing_events.iter().take(named) {
