@@ -81,7 +81,7 @@ pub fn operator_fix_of(failure: &PublishFailure, topic: &str) -> Option<String> 
 /// The action for an operator if `topic` is refused with a code that only an operator can fix.
 #[must_use]
 pub fn operator_fix(code: CallCode, topic: &str) -> String {
-    let (project, name) = split(topic);
+    let (project, name) = split_topic(topic);
     match code {
         CallCode::NotFound => format!("create topic {name} in project {project}"),
         CallCode::PermissionDenied => format!(
@@ -121,7 +121,8 @@ pub fn operator_fix(code: CallCode, topic: &str) -> String {
 }
 
 /// Splits a topic into project and short name. Any other text is returned as the name.
-fn split(topic: &str) -> (&str, &str) {
+#[must_use]
+pub fn split_topic(topic: &str) -> (&str, &str) {
     topic
         .strip_prefix("projects/")
         .and_then(|rest| rest.split_once("/topics/"))

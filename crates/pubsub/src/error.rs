@@ -107,6 +107,28 @@ impl PubsubError {
     }
 }
 
+impl PubsubError {
+    /// Whether nobody answered: neither the service nor, for a call without a token, the source of tokens.
+    #[must_use]
+    pub const fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Topic { code, .. }
+            | Self::Subscription { code, .. }
+            | Self::Policy { code, .. } => {
+                matches!(code, CallCode::Unavailable | CallCode::DeadlineExceeded)
+            }
+            Self::NoAnswer { .. } => true,
+            Self::Endpoint { .. }
+            | Self::Setting { .. }
+            | Self::Credentials(_)
+            | Self::NoAuthorities
+            | Self::Tls(_)
+            | Self::Roots { .. }
+            | Self::Channel(_) => false,
+        }
+    }
+}
+
 impl Coded for PubsubError {
     fn code(&self) -> Code {
         match self {
@@ -217,15 +239,30 @@ mod tests {
 
     #[test]
     fn a_call_without_a_token_is_about_credentials_and_not_about_the_network() {
-        let failed = |text: &str| PubsubError::Subscription {
+        let failed = |code, text: &str| PubsubError::Subscription {
             action: "look up",
             subscription: "s".to_owned(),
-            code: CallCode::Unavailable,
+            code,
             source: Box::new(Answer(text.to_owned())),
         };
-        let without = failed("no access token: the source of tokens does not answer");
-        assert_eq!(without.code(), Code::PubsubCredentialsMissing);
-        assert_eq!(failed("Connection refused").code(), Code::PubsubUnreachable);
+        for (code, text, named, is_unanswered) in [
+            (
+                CallCode::Unavailable,
+                "no access token: silence",
+                Code::PubsubCredentialsMissing,
+                true,
+            ),
+            (
+                CallCode::Unauthenticated,
+                "no access token: no file",
+                Code::PubsubCredentialsMissing,
+                false,
+            ),
+            (CallCode::Unavailable, "Connection refused", Code::PubsubUnreachable, true),
+        ] {
+            let error = failed(code, text);
+            assert_eq!((error.code(), error.is_unanswered()), (named, is_unanswered), "{text}");
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ mod wire;
 mod tests;
 
 pub use admin::{Admin, TopicSettings};
-pub use classify::{call_code, classify, operator_fix, operator_fix_of};
+pub use classify::{call_code, classify, operator_fix, operator_fix_of, split_topic};
 pub use config::{Endpoint, PublisherConfig};
 pub use credentials::GoogleTokens;
 pub use error::{Answer, PubsubError, code_of_call, code_of_failure};

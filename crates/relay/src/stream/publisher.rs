@@ -21,9 +21,10 @@ impl Publisher for GrpcPublisher {
         &self,
         batch: &Batch,
     ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
-        // A row of dispatch state is not routed again. The service would refuse it as invalid, which does
-        // not show whether the row or its topic is at fault.
-        let call = match is_topic_name(batch.topic()) {
+        // The router has checked the topic of a live row. A row of dispatch state may have a name that no topic
+        // can have. The service would call the row invalid, and that does not show which of both is at fault.
+        let is_live = batch.committed_at().is_some();
+        let call = match is_live || is_topic_name(batch.topic()) {
             true => Ok(Self::publish(self, batch.topic(), batch.messages())),
             false => Err(Fault::Topic { name: batch.topic().to_string() }.into_failure()),
         };

@@ -33,7 +33,7 @@ impl Environment {
         named.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    /// Returns a variable that has this value, as a shell names it.
+    /// Returns the name of a variable that has this value, if it is a name in a shell.
     pub(crate) fn variable_with(&self, value: &str) -> Option<&str> {
         let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let mut named = self.0.iter().filter(|(name, held)| *held == value && is_name(name));

@@ -26,7 +26,7 @@ use crate::output::text::quoted;
 /// The option that names the schema of walrelay's own tables.
 const SCHEMA: &str = "schema";
 
-/// The options that name an outbox. Printed commands repeat them.
+/// The options that name an outbox or an inbox. Printed commands repeat them.
 const PLACE: [&str; 7] =
     [CONFIG, "database-url", SCHEMA, "slot", "shards", "create-topics", "failover"];
 

@@ -1,5 +1,5 @@
-//! The commands in a printed text. Typed literally, they must be about the outbox that this command is
-//! about, so they repeat the options that name it.
+//! The commands in a printed text. Typed literally, they must be about the outbox or the inbox that this
+//! command is about, so they repeat the options that name it.
 
 use std::sync::OnceLock;
 
@@ -11,8 +11,8 @@ const PROGRAM: &str = "walrelay ";
 /// names no single command.
 pub(crate) type FindCommand = fn(&str) -> Option<(usize, Vec<String>)>;
 
-/// The database that a command is about. The same option names either, so it is repeated for its own
-/// kind only.
+/// Whether a command is about the outbox or about an inbox. Both have `--database-url`, which names a
+/// different database in each, so it is repeated within a side only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Outbox,
@@ -29,7 +29,7 @@ impl Side {
     }
 }
 
-/// What this command line says about its outbox.
+/// What this command line says about its outbox or inbox.
 pub(crate) struct GivenPlace {
     pub(crate) side: Side,
     pub(crate) shard: Shard,
@@ -45,7 +45,7 @@ pub(crate) fn set_given(given: GivenPlace) {
     GIVEN.get_or_init(|| given);
 }
 
-/// Adds to the commands in a text what this command line says about its outbox.
+/// Adds to the commands in a text what this command line says about its outbox or inbox.
 #[must_use]
 pub(crate) fn as_given(text: &str) -> String {
     match GIVEN.get() {

@@ -3,6 +3,7 @@
 use crate::config::OutputFormat;
 use serde_json::json;
 use walrelay_outbox_admin::{FailingTopic, RelayAnswer, StatusReport, TableSize};
+use walrelay_pubsub::split_topic;
 use walrelay_relay::observe::report::{PublishedReport, RelayReport, SlotReport};
 
 use super::stall_cause::recorded_condition;
@@ -232,13 +233,8 @@ fn dispatch_lines(report: &StatusReport, slot: &SlotReport) -> Vec<Line> {
     lines
 }
 
-/// Returns the name of a topic within its project. A name that no topic can have may contain slashes.
-fn topic_name(topic: &str) -> &str {
-    topic.split_once("/topics/").map_or(topic, |(_, name)| name)
-}
-
 fn topic_line(topic: &FailingTopic) -> Line {
-    let name = topic_name(&topic.topic);
+    let (_, name) = split_topic(&topic.topic);
     let FailingTopic { retrying, dead, oldest_seconds, last_error_code, .. } = topic;
     let code =
         last_error_code.as_deref().map_or_else(String::new, |it| format!(", {}", visible(it)));
@@ -284,7 +280,7 @@ fn relay_lines(relay: &RelayReport) -> Vec<Line> {
 
 fn heaviest(relay: &RelayReport) -> Vec<Line> {
     let keys = relay.heaviest_keys.iter().map(|key| {
-        let topic = topic_name(&key.topic);
+        let (_, topic) = split_topic(&key.topic);
         let rate = human_bytes(key.bytes_per_second);
         let name = shortened(&visible(&key.ordering_key), KEY_CHARACTERS);
         line("", format!("{rate:>10}/s  {topic}  {name}"))

@@ -228,10 +228,8 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
 /// Returns whether the database, Pub/Sub or the source of tokens did not answer. A new machine may have no
 /// network yet.
 fn is_unreachable(error: &InboxError) -> bool {
-    matches!(
-        error.code(),
-        Code::PostgresUnreachable | Code::PubsubUnreachable | Code::PubsubCredentialsMissing
-    )
+    let is_pubsub = matches!(error, InboxError::PubSub(failed) if failed.is_unanswered());
+    is_pubsub || error.code() == Code::PostgresUnreachable
 }
 
 fn passes(error: &InboxError) -> bool {
