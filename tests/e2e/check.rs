@@ -87,8 +87,8 @@ async fn addresses_that_swallow_everything_cost_their_patience_once() {
         .filter(|subject| done.text.contains(subject))
         .collect();
     assert_eq!(told.len(), 2, "{}", done.text);
-    // Five seconds for Postgres, five seconds for the topic, and slack for a busy machine.
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    // Five seconds for Postgres, ten seconds for the topic, and slack for a busy machine.
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -48,6 +48,27 @@ async fn a_second_init_changes_nothing() {
 }
 
 #[tokio::test]
+async fn an_init_that_fails_at_the_slot_says_what_it_has_made() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    let role = format!("{}_owner", world.name());
+    let database = world.name();
+    world
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE {database} TO {role};
+             GRANT CREATE, USAGE ON SCHEMA public TO {role}"
+        ))
+        .await;
+    let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
+    let done = world.run(["init", "--database-url", &url]).await;
+    assert_eq!(done.code, Some(3), "{}", done.text);
+    for made in ["created: table public.app_outbox\n", "created: publication "] {
+        assert!(done.text.contains(made), "{made:?} is not in:\n{}", done.text);
+    }
+    assert!(!done.text.contains("created: slot"), "{}", done.text);
+    world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+#[tokio::test]
 async fn the_printed_sql_makes_the_same_and_printing_touches_nothing() {
     let (Some(by_init), Some(by_sql)) =
         (InboxDatabase::create().await, InboxDatabase::create_empty().await)

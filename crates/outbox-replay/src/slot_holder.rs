@@ -32,6 +32,15 @@ pub enum HolderActivity {
     Unknown,
 }
 
+impl SlotUser {
+    /// Whether this is a relay under the name that a relay has unless its connection string names
+    /// another.
+    #[must_use]
+    pub fn is_walrelay(&self) -> bool {
+        self.does == HolderActivity::Streams && self.application == "walrelay"
+    }
+}
+
 impl fmt::Display for SlotUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.does {

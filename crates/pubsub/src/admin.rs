@@ -16,7 +16,7 @@ use crate::error::{Answer, PubsubError};
 
 /// The time limit of a call. It outlasts a brief failure of the service, and an operator can wait
 /// for it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which a wait is reported.
 const SILENT_FOR: Duration = Duration::from_secs(2);
 /// The pause between two attempts while the service does not answer.
@@ -51,7 +51,6 @@ impl TopicSettings {
 #[derive(Clone)]
 pub struct Admin {
     authorised: AuthorisedChannel,
-    patience: Duration,
 }
 
 impl Admin {
@@ -62,14 +61,7 @@ impl Admin {
     ///
     /// No credentials were found, or TLS cannot be set up.
     pub fn connect(endpoint: &Endpoint) -> Result<Self, PubsubError> {
-        let authorised = AuthorisedChannel::open(endpoint)?;
-        Ok(Self { authorised, patience: ANSWER_TIMEOUT })
-    }
-
-    /// Sets the time limit of each call.
-    #[must_use]
-    pub fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+        Ok(Self { authorised: AuthorisedChannel::open(endpoint)? })
     }
 
     /// Whether `topic` (`projects/P/topics/T`) exists.
@@ -121,11 +113,11 @@ impl Admin {
         let mut last = None;
         // Boxed, because a topic has many fields and the future of every caller would contain them.
         let mut calls = Box::pin(until_answered(call, &mut last));
-        let answered = timeout(self.patience, async {
+        let answered = timeout(ANSWER_TIMEOUT, async {
             if let Ok(done) = timeout(SILENT_FOR, &mut calls).await {
                 return done;
             }
-            let patience = self.patience;
+            let patience = ANSWER_TIMEOUT;
             tracing::warn!(action, topic, ?patience, "Pub/Sub does not answer yet; trying again");
             calls.await
         });
@@ -141,7 +133,7 @@ impl Admin {
                 source: Box::new(Answer::of(&status)),
             }),
             Err(_) => {
-                Err(PubsubError::NoAnswer { action, topic, waited: self.patience, source: last })
+                Err(PubsubError::NoAnswer { action, topic, waited: ANSWER_TIMEOUT, source: last })
             }
         }
     }
@@ -169,6 +161,6 @@ async fn until_answered(
 
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admin").field("patience", &self.patience).finish_non_exhaustive()
+        f.debug_struct("Admin").finish_non_exhaustive()
     }
 }

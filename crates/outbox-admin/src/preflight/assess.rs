@@ -453,17 +453,19 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     if lost.is_some() {
         return;
     }
-    if let Some(pid) = slot.active_pid {
+    if let Some(holder) = facts.holder.as_ref().filter(|holder| !holder.is_walrelay()) {
         findings.warning(
             Code::SlotHeld,
             &subject,
-            format!("is in use by process {pid}: a relay started now waits for it"),
+            format!("is held by {holder}: a relay started now waits for it"),
             "nothing if that is the running relay; otherwise end that session",
         );
     }
     safe_wal_findings(findings, &subject, slot, &facts.server);
     let lag = slot.lag_bytes().map_or_else(|| "unknown".to_owned(), megabytes);
-    findings.ok("slot", &subject, format!("is usable; {lag} not confirmed"));
+    let held = facts.holder.as_ref().map(|holder| format!("; held by {holder}"));
+    let held = held.unwrap_or_default();
+    findings.ok("slot", &subject, format!("is usable; {lag} not confirmed{held}"));
 }
 
 /// Reports a release. Relays wait, and the slot is not lost.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_outbox_replay::{SettledRecord, SlotRelease};
+use walrelay_outbox_replay::{SettledRecord, SlotRelease, SlotUser};
 use walrelay_outbox_store::{Definition, Unstreamed};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{PublicationState, SlotState};
@@ -14,6 +14,8 @@ pub struct Facts {
     pub server: ServerFacts,
     pub role: RoleFacts,
     pub slot: Option<SlotState>,
+    /// The session that holds the slot.
+    pub holder: Option<SlotUser>,
     pub publication: Option<PublicationState>,
     /// The outbox tables, in the requested order.
     pub outbox_tables: Vec<TableFacts>,

@@ -7,6 +7,7 @@ use tokio_postgres::{Client, Row};
 use walrelay_core::ColumnAliases;
 use walrelay_outbox_replay::{
     AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
+    read_slot_holder,
 };
 use walrelay_outbox_store::{
     DEFINITION_TABLE, Outbox, RELAY_TABLES, Shard, UNSTREAMED_SQL, Unstreamed, read_definition,
@@ -31,6 +32,10 @@ use crate::sharding::{expected_filter, read_sharding};
 pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts, AdminError> {
     let (server, role) = server_and_role(client).await?;
     let slot = read_slot(client, &request.outbox.slot).await?;
+    let holder = match slot.as_ref().and_then(|slot| slot.active_pid) {
+        Some(pid) => Some(read_slot_holder(client, pid).await?),
+        None => None,
+    };
     let publication = read_publication(client, &request.outbox.publication).await?;
     let mut outbox_tables = Vec::with_capacity(request.outbox.tables.len());
     for name in &request.outbox.tables {
@@ -70,6 +75,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         server,
         role,
         slot,
+        holder,
         publication,
         outbox_tables,
         schema,

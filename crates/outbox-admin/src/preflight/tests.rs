@@ -7,7 +7,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use walrelay_core::{ColumnNames, ColumnUse};
 use walrelay_errors::Code;
-use walrelay_outbox_replay::{ReleaseStage, SettledRecord, SlotRelease};
+use walrelay_outbox_replay::{HolderActivity, ReleaseStage, SettledRecord, SlotRelease, SlotUser};
 use walrelay_outbox_store::{DEFINITION_TABLE, Definition, Outbox, Shard};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{
@@ -94,6 +94,7 @@ fn facts() -> Facts {
             conflicting: None,
             wal_end: Lsn::new(3),
         }),
+        holder: None,
         publication: Some(PublicationState {
             name: "walrelay".to_owned(),
             scope: PublicationScope::Listed { schemas: Vec::new() },
@@ -308,9 +309,21 @@ fn a_slot_whose_publication_was_changed_is_lost() {
 }
 
 #[test]
-fn a_slot_in_use_is_a_warning_because_we_would_wait() {
-    let (result, _) = only(|f| slot(f).active_pid = Some(4711));
-    assert_eq!(result, CheckResult::Warning(Code::SlotHeld));
+fn a_slot_in_use_is_a_warning_unless_its_holder_is_a_relay() {
+    let held = |application: &str, does| {
+        let holder = SlotUser { pid: 4711, application: application.to_owned(), does };
+        found(|facts| facts.holder = Some(holder))
+    };
+    for (application, does) in [
+        ("debezium", HolderActivity::Streams),
+        ("walrelay", HolderActivity::Makes),
+        ("", HolderActivity::Unknown),
+    ] {
+        let found = held(application, does);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].0, CheckResult::Warning(Code::SlotHeld));
+    }
+    assert_eq!(held("walrelay", HolderActivity::Streams), []);
 }
 
 /// Returns the message of the first finding with this code.

@@ -70,22 +70,11 @@ pub async fn set_up<O: Operator>(
             }
         }
     }
-    let mut all = InitReport::default();
+    let mut done = InitReport::default();
     for options in shards {
-        let report = SlotSetUp { session, options }.run(existing_rows, columns).await?;
-        // All shards share the tables, so the tables are reported only once.
-        let is_new =
-            |part: &String| !all.created.contains(part) && !all.already_there.contains(part);
-        let created: Vec<String> = report.created.into_iter().filter(is_new).collect();
-        let already_there: Vec<String> = report.already_there.into_iter().filter(is_new).collect();
-        for part in &created {
-            session.report(&Step::Created(part.clone()))?;
-        }
-        for part in &already_there {
-            session.report(&Step::AlreadyThere(part.clone()))?;
-        }
-        all.created.extend(created);
-        all.already_there.extend(already_there);
+        let mut set_up = SlotSetUp { session, options, done };
+        set_up.run(existing_rows, columns).await?;
+        done = set_up.done;
     }
     if let Some(database) = read_unchecked_database(session.client).await? {
         session.report(&Step::EncodingUnchecked { database })?;
@@ -95,7 +84,7 @@ pub async fn set_up<O: Operator>(
             session.report(&Step::TimeColumn(warning))?;
         }
     }
-    Ok(Some(all))
+    Ok(Some(done))
 }
 
 /// Asks before the rows that another publisher has marked are left unpublished. Does not ask again
@@ -157,6 +146,8 @@ async fn refuse_undecided_rows<O: Operator>(
 struct SlotSetUp<'a, O> {
     session: &'a AdminSession<'a, O>,
     options: &'a InitOptions,
+    /// What is reported already. All shards share the tables.
+    done: InitReport,
 }
 
 /// Longest wait for the conversion. Postgres waits if another session acquires the slot between our
@@ -172,10 +163,10 @@ impl<O: Operator> SlotSetUp<'_, O> {
     }
 
     async fn run(
-        &self,
+        &mut self,
         existing_rows: &ExistingRows,
         columns: &ColumnNames,
-    ) -> Result<InitReport, ProtocolError> {
+    ) -> Result<(), ProtocolError> {
         self.end_operation().await?;
         self.convert().await?;
         match existing_rows {
@@ -224,7 +215,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
     /// Turns an existing slot into a failover slot if that was asked for. [`init`], which runs
     /// next, refuses a slot that cannot be used.
     async fn convert(&self) -> Result<(), ProtocolError> {
-        let Self { session, options } = self;
+        let Self { session, options, .. } = self;
         let (slot, connect) = (self.slot().to_owned(), session.connect);
         let Some(state) = read_slot(session.client, &slot).await? else { return Ok(()) };
         let is_asked = options.failover == Failover::Yes && state.failover == Some(false);
@@ -255,22 +246,44 @@ impl<O: Operator> SlotSetUp<'_, O> {
             && !read_recorded_system_identifier(client, &outbox.slot).await?.is_empty())
     }
 
-    async fn create_all(&self, making: SlotCreation) -> Result<InitReport, ProtocolError> {
+    /// Creates the missing objects and reports them at once: they stay if a later step fails.
+    async fn create_all(&mut self, making: SlotCreation) -> Result<(), ProtocolError> {
         // A slot that exists streams no row that an added table has already. Other rows are decided.
         let earlier_rows = match read_slot(self.session.client, self.slot()).await? {
             Some(_) => self.options.earlier_rows,
             None => EarlierRows::Leave,
         };
         let options = InitOptions { earlier_rows, making, ..(*self.options).clone() };
-        Ok(init(self.session.client, &options).await?)
+        let InitReport { created, already_there } = init(self.session.client, &options).await?;
+        created.into_iter().try_for_each(|part| self.report_created(part))?;
+        for part in already_there {
+            if self.is_new(&part) {
+                self.session.report(&Step::AlreadyThere(part.clone()))?;
+                self.done.already_there.push(part);
+            }
+        }
+        Ok(())
+    }
+
+    fn report_created(&mut self, part: String) -> Result<(), ProtocolError> {
+        if self.is_new(&part) {
+            self.session.report(&Step::Created(part.clone()))?;
+            self.done.created.push(part);
+        }
+        Ok(())
+    }
+
+    fn is_new(&self, part: &String) -> bool {
+        !self.done.created.contains(part) && !self.done.already_there.contains(part)
     }
 
     /// Creates the first slot together with a snapshot. The snapshot shows the rows that the slot
     /// does not stream, also those that committed while the slot was created.
-    async fn create_first(&self, columns: &ColumnNames) -> Result<InitReport, ProtocolError> {
-        let Self { session, options } = self;
-        let (client, slot, outbox) = (session.client, self.slot(), &options.outbox);
-        let mut made = self.create_all(SlotCreation::AllButSlot).await?;
+    async fn create_first(&mut self, columns: &ColumnNames) -> Result<(), ProtocolError> {
+        self.create_all(SlotCreation::AllButSlot).await?;
+        let Self { session, options, .. } = *self;
+        let (client, outbox) = (session.client, &options.outbox);
+        let slot = outbox.slot.as_str();
         recovery::begin_first(client, outbox, options.failover, None).await?;
         let operation = match session.finish_operation(slot).await {
             Ok(Outcome::Pending(operation)) => operation,
@@ -278,13 +291,13 @@ impl<O: Operator> SlotSetUp<'_, O> {
                 return Err(operation.unfinished(slot, what).into());
             }
             // A relay has published the rows meanwhile.
-            Ok(_) => return Ok(made),
+            Ok(_) => return Ok(()),
             Err(error) => {
                 self.forget_begun().await?;
                 return Err(error);
             }
         };
-        made.created.push(format!("slot {slot}"));
+        self.report_created(format!("slot {slot}"))?;
         let rows = count_unpublished_rows(client, outbox, columns).await?;
         let rows: Vec<TableRows> = rows.into_iter().filter(|table| table.rows > 0).collect();
         let is_left = options.earlier_rows == EarlierRows::Leave || rows.is_empty();
@@ -292,15 +305,14 @@ impl<O: Operator> SlotSetUp<'_, O> {
         if !is_left || !take_operation(client, slot).await? {
             let slot = slot.to_owned();
             let step = Step::RowsLeftToRelay { slot, operation, rows, is_earlier: false };
-            session.report(&step)?;
-            return Ok(made);
+            return session.report(&step);
         }
         if !rows.is_empty() {
             session.report(&Step::EarlierRowsLeft { slot: slot.to_owned(), rows })?;
         }
         finish_recovery(client, slot).await?;
         release_operation(client, slot).await?;
-        Ok(made)
+        Ok(())
     }
 
     /// Deletes the record of a slot that could not be created. Otherwise, a relay would create it.
@@ -317,30 +329,28 @@ impl<O: Operator> SlotSetUp<'_, O> {
     /// Creates the slot together with a snapshot of the existing rows. If an earlier run began the
     /// backfill, this run only does the missing steps.
     async fn backfill(
-        &self,
+        &mut self,
         unpublished_column: Option<&str>,
         columns: &ColumnNames,
-    ) -> Result<InitReport, ProtocolError> {
-        let Self { session, options } = self;
-        let (client, slot) = (session.client, self.slot());
+    ) -> Result<(), ProtocolError> {
+        let Self { session, options, .. } = *self;
+        let (client, slot) = (session.client, options.outbox.slot.as_str());
         let is_begun = is_backfill_begun(client, slot).await?;
         if !is_begun && read_slot(client, slot).await?.is_some() {
             return Err(ProtocolError::SlotExists { slot: slot.to_owned() });
         }
-        let made = self.create_all(SlotCreation::AllButSlot).await?;
+        self.create_all(SlotCreation::AllButSlot).await?;
         if !is_begun {
             self.check_unpublished_column(unpublished_column).await?;
             let column = unpublished_column.map(ToOwned::to_owned);
             recovery::begin_first(client, &options.outbox, options.failover, column).await?;
         }
         let Outcome::Pending(operation) = session.finish_operation(slot).await? else {
-            session.report(&Step::BackfillDone)?;
-            return Ok(made);
+            return session.report(&Step::BackfillDone);
         };
         let rows = count_unpublished_rows(client, &options.outbox, columns).await?;
         let slot = slot.to_owned();
-        session.report(&Step::RowsLeftToRelay { slot, operation, rows, is_earlier: is_begun })?;
-        Ok(made)
+        session.report(&Step::RowsLeftToRelay { slot, operation, rows, is_earlier: is_begun })
     }
 
     /// Checks that each outbox table has the column that is null in unpublished rows.

@@ -126,14 +126,18 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
             let delay = match self.settings.waits_for.action(&error) {
-                Action::Stop(_) if is_early(&error, started) => self.reconnect(&error, failures),
+                Action::Stop(_) if is_early(&error, started) => {
+                    self.reconnect(&error, &mut memory.waits, failures)
+                }
                 Action::Stop(_) => return Err(error),
                 Action::Wait => tokio::select! {
                     biased;
                     () = shutdown.requested() => return Ok(None),
                     delay = self.wait(&error, &mut memory.waits, failures) => delay,
                 },
-                Action::Reconnect | Action::StandBy => self.reconnect(&error, failures),
+                Action::Reconnect | Action::StandBy => {
+                    self.reconnect(&error, &mut memory.waits, failures)
+                }
             };
             tokio::select! {
                 biased;
@@ -143,22 +147,22 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         }
     }
 
-    /// Counts and logs a failed session. Returns the delay before the next one.
-    fn reconnect(&mut self, error: &RelayError, failures: u32) -> Duration {
+    /// Counts a failed session, and logs it unless the same was logged within the last minute.
+    /// Returns the delay before the next one.
+    fn reconnect(&mut self, error: &RelayError, log: &mut WaitLog, failures: u32) -> Duration {
         let delay = RECONNECT.delay(failures, self.random.next_u32());
         let reason = error.reason();
         debug_assert!(RECONNECT_REASONS.contains(&reason), "{reason} does not begin at zero");
         self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
         let error_code = error.code().name();
         let cause = Chain(error).to_string();
-        let had_session = !matches!(error, RelayError::AtFirst(_));
-        let what = if had_session { "session broke off" } else { "cannot start yet" };
-        tracing::warn!(
-            error_code,
-            error = cause,
-            delay_ms = delay.as_millis(),
-            "{what}; connecting again"
-        );
+        if log.is_due(error.code(), Instant::now()) {
+            let had_session = !matches!(error, RelayError::AtFirst(_));
+            let what = if had_session { "session broke off" } else { "cannot start yet" };
+            let fix = self.fix(error);
+            let delay_ms = delay.as_millis();
+            tracing::warn!(error_code, error = cause, fix, delay_ms, "{what}; connecting again");
+        }
         if let RelayError::Session(PipelineError::Stream(_)) = error {
             self.health.broken_off(&cause, error_code);
         }
@@ -177,9 +181,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         } else {
             Chain(error).to_string()
         };
-        let code = error.code();
-        let shard = self.settings.outbox.shard;
-        let fix = error.fix().unwrap_or_else(|| (self.settings.fix_of)(code, shard));
+        let (code, fix) = (error.code(), self.fix(error));
         let reason = Reason::new(ReasonKind::Waiting, &*cause);
         let reason = reason.with_fix(&*fix).with_code(code.name());
         self.health.wait_for(reason.clone());
@@ -198,6 +200,11 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             log.is_recorded = self.server.note_wait(&condition).await;
         }
         delay
+    }
+
+    fn fix(&self, error: &RelayError) -> String {
+        let of_code = || (self.settings.fix_of)(error.code(), self.settings.outbox.shard);
+        error.fix().map_or_else(of_code, Into::into)
     }
 
     /// Opens a session and streams, or waits until the slot is free.

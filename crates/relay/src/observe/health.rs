@@ -292,6 +292,13 @@ impl Health {
     pub fn set_phase(&self, phase: Phase) {
         self.beat();
         let mut state = self.state();
+        if matches!(
+            phase,
+            Phase::Reconnecting { .. } | Phase::Standby { .. } | Phase::Waiting { .. }
+        ) {
+            // No session measures the slot.
+            state.report = None;
+        }
         state.phase = phase;
         self.changed(state);
     }
@@ -626,6 +633,22 @@ mod tests {
         health.set(Problem::SlotAtRisk, Some(reason("slot at risk: 3 MiB left")));
         health.stand_by("process 4711".into());
         assert_eq!(texts(&health), ["standby: the slot is held by process 4711"]);
+    }
+
+    #[test]
+    fn a_report_about_the_slot_lives_as_long_as_the_session_that_measured_it() {
+        let health = Health::new();
+        for phase in [
+            Phase::Reconnecting { reason: "disconnected".into() },
+            Phase::Standby { holder: "process 7".into() },
+            Phase::Waiting { reason: reason("slot lost") },
+        ] {
+            health.set_phase(Phase::Streaming);
+            health.set_report(SlotReport::default());
+            assert!(health.status().slot.is_some());
+            health.set_phase(phase);
+            assert_eq!(health.status().slot, None);
+        }
     }
 
     #[test]

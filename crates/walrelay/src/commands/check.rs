@@ -54,8 +54,7 @@ use crate::topics::{INVALID_TOPIC_FIX, creation_of, invalid_topic_text};
 struct PostgresFacts {
     /// None if the rows cannot be read.
     routes: Option<Routes>,
-    /// The error, if row level security hides the rows.
-    hidden: Option<AdminError>,
+    rows: RowsReadable,
     payloads: Vec<Payload>,
     consumers: Consumers,
 }
@@ -278,11 +277,11 @@ async fn check_postgres(
     // A missing table is already a finding.
     let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
     let consumers = Consumers::in_outbox_database(client).await;
-    let mut hidden = None;
+    let mut rows = RowsReadable::Rows;
     let routes = match routes::of_rows(client, router, &config.relay.outbox).await {
         Ok(routes) => Some(routes),
         Err(ProtocolError::Admin(error @ AdminError::Sql(SqlError::RowsHidden { .. }))) => {
-            hidden = Some(error);
+            rows = RowsReadable::Hidden(error.to_string());
             None
         }
         // Missing tables are already findings, and the relay itself needs no permission to read
@@ -290,13 +289,17 @@ async fn check_postgres(
         Err(
             ProtocolError::Postgres(PgError::Server(_))
             | ProtocolError::Admin(AdminError::Sql { .. }),
-        ) => None,
+        ) => {
+            rows = RowsReadable::NoRows;
+            None
+        }
         Err(error) => {
             found.push(unusable("connection", &error));
+            rows = RowsReadable::Unasked;
             None
         }
     };
-    PostgresFacts { routes, hidden, payloads, consumers }
+    PostgresFacts { routes, rows, payloads, consumers }
 }
 
 /// Returns the findings about the slot, and with shards about all of them: a row that one shard's
@@ -344,14 +347,9 @@ fn is_known(findings: &[Finding], new: &Finding) -> bool {
 async fn check_pubsub(
     config: &Settings,
     admin: Result<Admin, Finding>,
-    PostgresFacts { routes, hidden, payloads, .. }: PostgresFacts,
+    PostgresFacts { routes, rows, payloads, .. }: PostgresFacts,
     found: &mut Vec<Finding>,
 ) {
-    let rows = match (&routes, hidden) {
-        (Some(_), _) => RowsReadable::Rows,
-        (None, Some(hidden)) => RowsReadable::Hidden(hidden.to_string()),
-        (None, None) => RowsReadable::NoRows,
-    };
     let Routes { topics, nowhere } = routes.unwrap_or_default();
     if let Some(nowhere) = nowhere {
         found.push(invalid_topic_finding(&nowhere));
@@ -388,8 +386,11 @@ async fn check_pubsub(
 }
 
 /// Whether the check could read the outbox rows, from which the topics are derived.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum RowsReadable {
+    /// Postgres does not answer, which is a finding of its own.
+    #[default]
+    Unasked,
     Rows,
     NoRows,
     /// Row level security hides the rows. Holds the message.
@@ -402,6 +403,7 @@ fn without_topics(rows: &RowsReadable) -> Finding {
     let unknown = "answers; topics are derived from the rows of the outbox, and those could not be read: \
                    whether the topics are there is not known";
     match rows {
+        RowsReadable::Unasked => Finding::passed("pubsub", subject, unknown),
         RowsReadable::Rows => {
             let message = "answers; no topic checked: topics are derived from outbox rows, and no row leads to one";
             Finding::passed("pubsub", subject, message)
@@ -420,10 +422,7 @@ fn without_topics(rows: &RowsReadable) -> Finding {
 }
 
 fn administration(endpoint: &Endpoint) -> Result<Admin, Finding> {
-    match Admin::connect(endpoint) {
-        Ok(admin) => Ok(admin.with_patience(ANSWER_TIMEOUT)),
-        Err(error) => Err(unusable("Pub/Sub", &error)),
-    }
+    Admin::connect(endpoint).map_err(|error| unusable("Pub/Sub", &error))
 }
 
 fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
@@ -498,6 +497,8 @@ mod tests {
         let hidden = without_topics(&RowsReadable::Hidden("row level security hides …".to_owned()));
         assert_eq!(hidden.result, unknown);
         assert!(hidden.message.ends_with("row level security hides …"), "{}", hidden.message);
+        let unasked = without_topics(&RowsReadable::default());
+        assert_eq!(unasked.result, CheckResult::Passed("pubsub"), "Postgres is the finding");
         assert_eq!(without_topics(&RowsReadable::Rows).result, CheckResult::Passed("pubsub"));
     }
 }

@@ -12,7 +12,7 @@ mod show;
 mod side;
 
 pub(super) use bulk::{BulkAction, EventSelection, act};
-pub(super) use changed::{Edited, options_of_edit, require_file};
+pub(super) use changed::{Edited, options_of_edit};
 pub(super) use event::{EventDetail, EventMessage, FailedEvent, MissingPart, PageBegin};
 pub(super) use list::{EventList, list};
 pub(super) use page::EventGroup;

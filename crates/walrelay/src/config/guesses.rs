@@ -203,6 +203,23 @@ pub(crate) fn with_right_command(mut error: clap::Error, words: &[&str]) -> clap
     error
 }
 
+/// Adds the command that lists the objects of a group to the error that none is named.
+pub(crate) fn with_list(mut error: clap::Error, words: &[&str]) -> clap::Error {
+    let is_name = |it: &String| it.starts_with("<NAME>") || it.starts_with("<ID>");
+    let missing = error.get(ContextKind::InvalidArg);
+    let is_missing = matches!(missing, Some(ContextValue::Strings(all)) if all.iter().any(is_name));
+    let [group @ ("consumer" | "dispatch" | "inbox" | "anchor"), command] = words else {
+        return error;
+    };
+    // These name a new object.
+    let is_new = matches!(*command, "init" | "create");
+    if is_missing && !is_new && error.kind() == ErrorKind::MissingRequiredArgument {
+        let tip = StyledStr::from(format!("`walrelay {group} list` lists them"));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,6 +276,20 @@ mod tests {
             let is_harmless = ["forget", "prune", "reshard"].iter().all(|it| !text.contains(it));
             assert!(text.contains(tip) && is_harmless, "{word}: {text}");
         }
+    }
+
+    #[test]
+    fn a_missing_name_leads_to_the_list_and_a_missing_change_to_its_options() {
+        for (words, tip) in [
+            (&["walrelay", "consumer", "status"][..], "tip: `walrelay consumer list` lists them"),
+            (&["walrelay", "dispatch", "show"], "tip: `walrelay dispatch list` lists them"),
+            (&["walrelay", "inbox", "edit", "--dry-run"], "tip: `walrelay inbox list` lists them"),
+            (&["walrelay", "dispatch", "edit", "6f1c9a9e"], "--set-topic <TOPIC>|--set-key <KEY>"),
+        ] {
+            assert!(told(words).contains(tip), "{words:?}: {}", told(words));
+        }
+        let new = told(&["walrelay", "consumer", "init"]);
+        assert!(!new.contains("tip:"), "{new}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use walrelay_pg_client::Schema;
 
 use super::environment::{Environment, variable};
 use super::file::{CONFIG, ConfigFile, Values};
-use super::guesses::{with_right_command, with_right_option};
+use super::guesses::{with_list, with_right_command, with_right_option};
 use super::problem::{Origin, Origins, Problem};
 use crate::error::printed_commands::Side;
 use crate::options::is_option;
@@ -366,7 +366,7 @@ impl Layers<'_> {
         let Some((shown, value, allowed)) = wrong_value(&error) else {
             let words = arguments.iter().skip(1).filter_map(|word| word.to_str());
             let words: Vec<&str> = words.take_while(|word| !word.starts_with('-')).collect();
-            let error = with_right_command(without_urls(error), &words);
+            let error = with_list(with_right_command(without_urls(error), &words), &words);
             return Refusal::Clap(with_right_option(error, self.innermost(root, arguments).0));
         };
         let name = match shown.strip_prefix("--") {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
@@ -15,7 +15,7 @@ use super::message::decode;
 use super::rows::{DispatchRows, full_topic, in_session};
 use crate::commands::failed_events::attributes::{KeyChange, replace, replace_repeated_key};
 use crate::commands::failed_events::files::{read, read_attributes};
-use crate::commands::failed_events::{Edited, options_of_edit, require_file, whole_id};
+use crate::commands::failed_events::{Edited, options_of_edit, whole_id};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{ChangeMode, Checks};
 use crate::error::Error;
@@ -41,7 +41,13 @@ const SHOWN_CHARACTERS: usize = 64;
     after_help = "Examples:\n  \
     walrelay dispatch edit 6f1c9a9e-… --payload-file fixed.json\n  \
     walrelay dispatch edit 6f1c9a9e-… --set-key A-17\n  \
-    walrelay dispatch edit 6f1c9a9e-… --attributes-file headers.json"
+    walrelay dispatch edit 6f1c9a9e-… --attributes-file headers.json",
+    group(
+        ArgGroup::new("new")
+            .args(["payload_file", "attributes_file", "set_topic", "set_key"])
+            .required(true)
+            .multiple(true)
+    )
 )]
 pub(crate) struct Edit {
     /// Event id of the row.
@@ -76,9 +82,6 @@ impl Edit {
         let topic = self.set_topic.as_deref();
         let topic = topic.map(|it| full_topic(checks, "set-topic", it, &self.project));
         let wanted = NewRoute { topic, key: self.set_key.clone() };
-        if wanted.topic.is_none() && wanted.key.is_none() {
-            require_file(checks, &self.files, ", --set-topic or --set-key");
-        }
         let database = checks.database(&self.database)?;
         let options = options_of_edit(&self.change);
         Some(Plan::new(async move |shutdown| {

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::commands::shared::operator::dry_run_text;
-use crate::config::{ChangeMode, ChangeOptions, Checks, OutputFormat};
+use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
 use crate::error::Error;
-use crate::options::{ChangeArgs, EditFiles};
+use crate::options::ChangeArgs;
 use crate::output::json::json_text;
 
 #[derive(Debug, Serialize)]
@@ -65,17 +65,6 @@ pub(in crate::commands) const fn options_of_edit(change: &ChangeArgs) -> ChangeO
         ChangeMode::Agreed | ChangeMode::Ask => ChangeMode::Agreed,
     };
     ChangeOptions { mode, format }
-}
-
-/// Requires a file with the new content of an event. `others` names the options that change something
-/// else of it.
-pub(in crate::commands) fn require_file(checks: &mut Checks<'_>, files: &EditFiles, others: &str) {
-    if files.payload_file.is_none() && files.attributes_file.is_none() {
-        checks.wrong_or_missing(
-            "payload-file",
-            format!("not set; give it, or --attributes-file{others}"),
-        );
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! `walrelay inbox edit`.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use walrelay_inbox_admin::event_commands::Replacement;
 use walrelay_pg_client::SqlClient;
 
 use super::events::{InboxEvents, InboxPlace, in_session};
 use crate::commands::failed_events::attributes::replace;
 use crate::commands::failed_events::files::{read, read_attributes};
-use crate::commands::failed_events::{Edited, options_of_edit, require_file, whole_id};
+use crate::commands::failed_events::{Edited, options_of_edit, whole_id};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::config::{ChangeMode, Checks};
 use crate::error::Error;
@@ -19,7 +19,8 @@ use crate::plan::Plan;
 #[command(
     next_help_heading = ARGUMENTS,
     after_help = "Example:\n  \
-    walrelay inbox edit 6f1c9a9e-… --payload-file fixed.json"
+    walrelay inbox edit 6f1c9a9e-… --payload-file fixed.json",
+    group(ArgGroup::new("new").args(["payload_file", "attributes_file"]).required(true).multiple(true))
 )]
 pub(crate) struct Edit {
     /// Event id.
@@ -35,7 +36,6 @@ pub(crate) struct Edit {
 
 impl Edit {
     pub(crate) fn plan(self, checks: &mut Checks<'_>) -> Option<Plan> {
-        require_file(checks, &self.files, "");
         let (id, files) = (self.id, self.files);
         let options = options_of_edit(&self.change);
         let address = self.place.address(checks)?;

@@ -127,7 +127,6 @@ pub(in crate::commands) async fn or_topic_missing(
         return error.into();
     }
     let Ok(admin) = Admin::connect(endpoint) else { return error.into() };
-    let admin = admin.with_patience(ANSWER_TIMEOUT);
     for topic in topics {
         if matches!(admin.topic_exists(topic).await, Ok(false)) {
             return ProtocolError::TopicMissing { topic: topic.to_owned() }.into();
