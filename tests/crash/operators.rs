@@ -239,8 +239,13 @@ impl Operator {
         // Beside a relay that streams, `status` names what else keeps rows back, and a replay continues.
         let relay = self.relay(shard).await;
         let status = self.finish(&of_shard("status", shard)).await;
-        if let Some(command) = advice(&status.text) {
+        self.advised = None;
+        let mut next = advice(&status.text);
+        // A command that is refused names the next one, and so on.
+        for _ in 0..3 {
+            let Some(command) = next.take() else { break };
             self.finish_within(3 * PATIENCE, &command).await;
+            next = self.advised.take();
         }
         for state in ["dead", "retrying"] {
             let command = format!("dispatch retry --status {state} --yes");

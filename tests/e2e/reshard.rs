@@ -297,11 +297,20 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
     blocker.batch_execute("BEGIN; SELECT txid_current()").await.expect("a transaction");
     let command = world.command(["reshard", "--yes", "--shards", "2"]).start();
     command.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
-    world.succeed(["anchor", "create", "mid"]).await;
-    // The command protects the old slots, although the change is not recorded for them yet.
-    for action in
-        [&["slot", "reset", "--yes", "--to-anchor", "mid"][..], &["slot", "drop", "--yes"]]
-    {
+    // As an older version would make it.
+    let name = world.name();
+    world
+        .execute(&format!("SELECT pg_copy_logical_replication_slot('{name}', '{name}_anchor_mid')"))
+        .await;
+    // The command protects the old slots, although the change is not recorded for them yet. What could
+    // not continue after it does not begin beside it.
+    for action in [
+        &["slot", "reset", "--yes", "--to-anchor", "mid"][..],
+        &["slot", "drop", "--yes"],
+        &["anchor", "create", "late"],
+        &["replay", "start", "--yes", "--source", "table", "--to-topic", "replays"],
+        &["replay", "start", "--yes", "--in-place", "--source", "table", "--aggregate-id", "v-1"],
+    ] {
         let early = world.run(action.iter().copied()).await;
         assert_eq!(early.code, Some(3), "{action:?}: {}", early.text);
         for part in ["a change from one slot for all rows to 2 shards", "walrelay reshard"] {

@@ -13,7 +13,9 @@ use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
 
 use super::operator::{AdminSession, Change, Operator};
-use super::preconditions::{Place, position_of_time, refuse_other_shards, refuse_unfinished};
+use super::preconditions::{
+    Place, position_of_time, refuse_other_shards, refuse_resharding, refuse_unfinished,
+};
 use super::protocol_error::ProtocolError;
 use crate::lifecycle::anchor_keeper::anchor_wal_share;
 
@@ -60,6 +62,8 @@ pub async fn create_anchor(
     wal_budget: WalBudgetLimit,
 ) -> Result<CreatedAnchor, ProtocolError> {
     refuse_unready(client, outbox).await?;
+    // The change drops the slot, and could not finish beside its anchor.
+    refuse_resharding(client, outbox).await?;
     let live = outbox.slot.as_str();
     let slot = anchor_slot(live, name)?;
     let state = existing_slot(client, live).await?;

@@ -31,8 +31,8 @@ pub use anchor::{
 pub use forget::{ForgetOrder, ForgottenAggregates, forget_aggregates};
 pub use operator::{AdminSession, Change, DroppedShard, Operator, PrunableTable, Step};
 pub use preconditions::{
-    Place, every_shard, position_of_time, refuse_other_shards, refuse_unfinished,
-    refuse_unrecorded, refuse_without_outbox,
+    Place, every_shard, position_of_time, refuse_other_shards, refuse_resharding,
+    refuse_unfinished, refuse_unrecorded, refuse_without_outbox,
 };
 pub use protocol_error::ProtocolError;
 pub(crate) use prune::PruneRun;

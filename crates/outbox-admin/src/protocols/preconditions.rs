@@ -101,10 +101,7 @@ pub(super) async fn refuse_open_replay(
 
 /// Refuses while the number of shards changes. The change needs the old slots unchanged, even
 /// before it is recorded on them.
-pub(super) async fn refuse_resharding(
-    client: &SqlClient,
-    outbox: &Outbox,
-) -> Result<(), ProtocolError> {
+pub async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
     let begun = if_recorded(read_resharding(client, outbox).await)?.flatten();
     let Some(UnfinishedResharding { change, .. }) = begun else { return Ok(()) };
     let slot = outbox.slot.clone();

@@ -7,7 +7,9 @@ use clap::Args;
 use pgoutput_parser::Lsn;
 use walrelay_core::{ColumnFilter, RouterConfig, Template};
 use walrelay_outbox_admin::protocols::routes::full_name;
-use walrelay_outbox_admin::protocols::{position_of_time, refuse_other_shards, refuse_unfinished};
+use walrelay_outbox_admin::protocols::{
+    position_of_time, refuse_other_shards, refuse_resharding, refuse_unfinished,
+};
 use walrelay_outbox_replay::replay::{
     DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, ReplayEnv, ReplayJob,
     ReplayOrder,
@@ -253,6 +255,8 @@ async fn start(
     terminal: Terminal<'_>,
 ) -> Result<Option<ReplayResult>, Error> {
     let outbox = &env.settings.relay.outbox;
+    // The change could not finish beside a replay.
+    refuse_resharding(client, outbox).await?;
     let to_topic_from_table = matches!(order.source, OrderedSource::Table(_))
         && matches!(order.destination, Destination::Topic { .. });
     if !to_topic_from_table {
