@@ -93,6 +93,7 @@ pub(crate) async fn connect(
         application_name: &application_name,
         password: None,
         options: "",
+        ..Startup::default()
     };
     let handshake = ReplicationConnection::handshake(ours, &startup);
     let connected = timeout(CONNECT_TIMEOUT, handshake).await.map_err(|_| gone())?;

@@ -152,6 +152,12 @@ pub(crate) struct WatchedStream {
     watch: AnswerWatch,
 }
 
+impl WatchedStream {
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+}
+
 impl AsyncRead for WatchedStream {
     fn poll_read(
         self: Pin<&mut Self>,

@@ -5,44 +5,35 @@
 //! equal share of the remaining `connect_timeout`. An address that drops packets therefore does not
 //! use up the time of the next addresses.
 
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, Ready, ready};
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, SimpleQueryMessage, tls};
+use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, tls};
 
 use crate::answer_watch::{AnswerWatch, WatchedStream};
-use crate::conninfo::{ConnectConfig, Encryption, Endpoint, TargetSession};
-use crate::error::{PgError, TlsError};
+use crate::conninfo::{
+    ChannelBinding, ConnectConfig, Encryption, Endpoint, Liveness, Negotiation, Security,
+    TargetSession,
+};
+use crate::error::{PgError, TlsError, UNBOUND};
 use crate::server_error::{ServerError, ServerErrorKind};
 use crate::session_limits::SET_SESSION_LIMITS;
 use crate::session_proof::{backend_of, is_announced, refuse_shared};
-use crate::stream::Stream;
-use crate::tls::{client_config, server_name};
+use crate::stream::{Stream, Transport};
+use crate::tls::{ALPN, client_config, server_name};
 use crate::value_formats::value_formats_sql;
-
-/// TCP keepalive settings. They detect a peer that vanished without a FIN after 15 + 3 × 5 s. No
-/// timer of ours watches the connection while a query waits for its answer.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(15))
-    .with_interval(Duration::from_secs(5))
-    .with_retries(3);
-
-/// The longest time that written bytes may stay unacknowledged, equal to the time of the keepalive
-/// probes. While bytes are unacknowledged, Linux sends no probes and gives up only after a quarter
-/// of an hour. A statement sent to an address that the server has left would wait that long.
-#[cfg(target_os = "linux")]
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
 /// Longest time that [`SqlClient::close`] waits for the final message to be written.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -274,6 +265,9 @@ async fn look_up(endpoint: &Endpoint) -> Result<Vec<Address>, PgError> {
     if let Some(directory) = endpoint.socket_dir() {
         return Ok(vec![Address::Unix(socket_path(directory, endpoint.port))]);
     }
+    if let Some(address) = endpoint.address {
+        return Ok(vec![Address::Tcp(SocketAddr::new(address, endpoint.port))]);
+    }
     tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port))
         .await
         .map(|addresses| addresses.map(Address::Tcp).collect())
@@ -285,12 +279,14 @@ fn socket_path(directory: &Path, port: u16) -> PathBuf {
 }
 
 /// Makes the operating system end a connection whose peer has vanished, while we wait or write.
-fn detect_dead_peer(stream: &TcpStream) -> std::io::Result<()> {
+fn detect_dead_peer(stream: &TcpStream, liveness: &Liveness) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&KEEPALIVE)?;
+    if let Some(keepalive) = &liveness.keepalive {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+    socket.set_tcp_user_timeout(liveness.unacknowledged)?;
     Ok(())
 }
 
@@ -311,8 +307,9 @@ impl std::fmt::Display for Attempt<'_> {
 
 impl Attempt<'_> {
     async fn establish<G: SessionStartup>(&self, greeting: &G) -> Result<G::Session, PgError> {
-        let stream = self.open(&self.config.encryption).await?;
-        let is_encrypted = matches!(stream, Stream::Tls(_));
+        let security = &self.config.security;
+        let stream = self.open(security).await?;
+        let is_encrypted = stream.is_encrypted();
         let failure = match greeting.greet(stream, self.config, self.endpoint).await {
             Ok(session) => return Ok(session),
             Err(failure) => failure,
@@ -321,32 +318,34 @@ impl Attempt<'_> {
         // connection.
         let refused =
             failure.server().is_some_and(|answer| answer.kind() == ServerErrorKind::Authentication);
-        if !(is_encrypted && refused && self.config.encryption == Encryption::Prefer) {
+        if !(is_encrypted && refused && security.encryption == Encryption::Prefer) {
             return Err(failure);
         }
-        let plain = self.open(&Encryption::Disable).await?;
+        let plain = Security { encryption: Encryption::Disable, ..security.clone() };
+        let plain = self.open(&plain).await?;
         // If both fail, return the answer about the encrypted connection, which the user asked for.
         greeting.greet(plain, self.config, self.endpoint).await.map_err(|_| failure)
     }
 
-    /// Opens a stream, encrypted as `encryption` says.
-    async fn open(&self, encryption: &Encryption) -> Result<Stream, PgError> {
+    /// Opens a stream, encrypted as `security` says.
+    async fn open(&self, security: &Security) -> Result<Stream, PgError> {
         let failed = |source| PgError::Connect { address: self.to_string(), source };
+        let stream = |transport| Stream::new(transport, security.methods.as_ref());
         let address = match self.address {
             Address::Unix(path) => {
-                return UnixStream::connect(path).await.map(Stream::Unix).map_err(failed);
+                let unix = UnixStream::connect(path).await.map_err(failed)?;
+                return Ok(stream(Transport::Unix(unix)));
             }
             Address::Tcp(address) => address,
         };
-        let stream = TcpStream::connect(address).await.map_err(failed)?;
-        detect_dead_peer(&stream).map_err(failed)?;
-        match (self.encrypt(stream, encryption).await, encryption) {
-            (Ok(stream), _) => Ok(stream),
-            (Err(_), Encryption::Prefer) => {
-                let plain = TcpStream::connect(address).await.map_err(failed)?;
-                detect_dead_peer(&plain).map_err(failed)?;
-                Ok(Stream::Tcp(plain))
-            }
+        let connect = async || {
+            let tcp = TcpStream::connect(address).await.map_err(failed)?;
+            detect_dead_peer(&tcp, &self.config.liveness).map_err(failed)?;
+            Ok::<_, PgError>(tcp)
+        };
+        match (self.encrypt(connect().await?, security).await, &security.encryption) {
+            (Ok(transport), _) => Ok(stream(transport)),
+            (Err(_), Encryption::Prefer) => Ok(stream(Transport::Tcp(connect().await?))),
             (Err(source), _) => Err(PgError::Tls { host: self.endpoint.host.clone(), source }),
         }
     }
@@ -354,20 +353,28 @@ impl Attempt<'_> {
     async fn encrypt(
         &self,
         mut stream: TcpStream,
-        encryption: &Encryption,
-    ) -> Result<Stream, TlsError> {
-        let Some(config) = client_config(encryption)? else { return Ok(Stream::Tcp(stream)) };
-        stream.write_all(&SSL_REQUEST).await.map_err(TlsError::Handshake)?;
-        match stream.read_u8().await.map_err(TlsError::Handshake)? {
-            b'S' => {}
-            b'N' if *encryption == Encryption::Prefer => return Ok(Stream::Tcp(stream)),
-            b'N' => return Err(TlsError::NotOffered),
-            other => return Err(TlsError::Unexpected(other)),
+        security: &Security,
+    ) -> Result<Transport, TlsError> {
+        let Some(config) = client_config(security)? else { return Ok(Transport::Tcp(stream)) };
+        let is_direct = security.negotiation == Negotiation::Direct;
+        if !is_direct {
+            stream.write_all(&SSL_REQUEST).await.map_err(TlsError::Handshake)?;
+            match stream.read_u8().await.map_err(TlsError::Handshake)? {
+                b'S' => {}
+                b'N' if security.encryption == Encryption::Prefer => {
+                    return Ok(Transport::Tcp(stream));
+                }
+                b'N' => return Err(TlsError::NotOffered),
+                other => return Err(TlsError::Unexpected(other)),
+            }
         }
-        let name = server_name(encryption, &self.endpoint.host)?;
+        let name = server_name(&security.encryption, &self.endpoint.host)?;
         let connector = tokio_rustls::TlsConnector::from(Arc::clone(&config));
         let stream = connector.connect(name, stream).await.map_err(TlsError::Handshake)?;
-        Ok(Stream::Tls(Box::new(stream)))
+        match is_direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
+            true => Err(TlsError::NotPostgres),
+            false => Ok(Transport::Tls(Box::new(stream))),
+        }
     }
 }
 
@@ -413,8 +420,17 @@ impl SessionStartup for SqlStartup {
             .user(&config.user)
             .dbname(&config.database)
             .application_name(&config.application_name)
-            // The stream is already encrypted if TLS is wanted.
-            .ssl_mode(tokio_postgres::config::SslMode::Disable);
+            .channel_binding(match config.security.channel_binding {
+                ChannelBinding::Disable => tokio_postgres::config::ChannelBinding::Disable,
+                ChannelBinding::Prefer => tokio_postgres::config::ChannelBinding::Prefer,
+                ChannelBinding::Require => tokio_postgres::config::ChannelBinding::Require,
+            })
+            // The stream is already encrypted if TLS is wanted, so there is nothing to ask for.
+            .ssl_negotiation(tokio_postgres::config::SslNegotiation::Direct)
+            .ssl_mode(match stream.is_encrypted() {
+                true => tokio_postgres::config::SslMode::Require,
+                false => tokio_postgres::config::SslMode::Disable,
+            });
         if let Some(password) = &endpoint.password {
             client_config.password(password.reveal());
         }
@@ -423,7 +439,7 @@ impl SessionStartup for SqlStartup {
         }
         let (stream, watch) = AnswerWatch::over(stream);
         let (client, connection) = client_config
-            .connect_raw(stream, NoTls)
+            .connect_raw(stream, AlreadyEncrypted)
             .await
             .map_err(|error| failed_startup(error, endpoint))?;
         let mut tasks = JoinSet::new();
@@ -444,19 +460,44 @@ impl SessionStartup for SqlStartup {
     }
 }
 
-/// Converts a failed startup. The SQL client reports a missing password as a configuration error,
-/// which only its text identifies.
+/// Converts a failed startup. The SQL client reports a missing password and a missing channel binding
+/// as errors that only their texts identify.
 fn failed_startup(error: tokio_postgres::Error, endpoint: &Endpoint) -> PgError {
-    let wants_password = endpoint.password.is_none()
-        && std::error::Error::source(&error)
-            .is_some_and(|cause| cause.to_string().contains("password missing"));
-    if wants_password { PgError::PasswordMissing } else { PgError::from(error).or_pooler() }
+    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    if endpoint.password.is_none() && cause.contains("password missing") {
+        return PgError::PasswordMissing;
+    }
+    if cause.contains("did not use channel binding") {
+        let method = "unbound".to_owned();
+        return PgError::AuthenticationMethod { method, why: UNBOUND };
+    }
+    PgError::from(error).or_pooler()
+}
+
+/// Passes on a stream over TLS as it is.
+struct AlreadyEncrypted;
+
+impl tls::TlsConnect<WatchedStream> for AlreadyEncrypted {
+    type Stream = WatchedStream;
+    type Error = Infallible;
+    type Future = Ready<Result<WatchedStream, Infallible>>;
+
+    fn connect(self, stream: WatchedStream) -> Self::Future {
+        ready(Ok(stream))
+    }
+}
+
+impl tls::TlsStream for WatchedStream {
+    fn channel_binding(&self) -> tls::ChannelBinding {
+        let end_point = self.stream().server_end_point();
+        end_point.map_or_else(tls::ChannelBinding::none, tls::ChannelBinding::tls_server_end_point)
+    }
 }
 
 /// Drives the socket of a client until the client is dropped, the connection ends, or `end` is
 /// notified.
 async fn drive(
-    mut connection: Connection<WatchedStream, tls::NoTlsStream>,
+    mut connection: Connection<WatchedStream, WatchedStream>,
     notified: Arc<Notify>,
     end: Arc<Notify>,
 ) {
@@ -500,7 +541,7 @@ mod tests {
     async fn a_statement_to_a_server_that_has_vanished_fails_within_half_a_minute() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        detect_dead_peer(&stream).unwrap();
+        detect_dead_peer(&stream, &Liveness::default()).unwrap();
         let socket = SockRef::from(&stream);
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(30)));
         assert!(socket.keepalive().unwrap());

@@ -1,23 +1,26 @@
 //! Connection strings in libpq's format: parsing, and all problems of a string at once.
 //!
 //! Owns the meaning of every keyword. Promises that a [`ConnectConfig`] can be used without further
-//! checks, and that no reported problem quotes a secret. Reads only the files that the string names
-//! (password file, root certificates), never the environment.
+//! checks, and that no reported problem quotes a secret. Reads only the files that the string or [`PgEnv`]
+//! names (passwords, services, certificates, a key), never the environment.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::secret::Secret;
-use crate::tls;
 
+mod liveness;
 mod passfile;
 mod problem;
+mod security;
+mod service;
 mod target;
 mod text;
 
 pub use problem::ConninfoProblem;
-pub use target::{ConnectConfig, Endpoint, TargetSession};
-pub(crate) use target::{Encryption, RootSource};
+pub use target::{ChannelBinding, ConnectConfig, Endpoint, TargetSession};
+pub(crate) use target::{Encryption, Liveness, Negotiation, RootSource, Security};
 
 /// Default of `connect_timeout`. libpq has no default and waits for the kernel. Ten seconds are
 /// long enough for a cold network path, and short enough to try the next address while a caller
@@ -33,6 +36,10 @@ pub struct PgEnv {
     pub password: Option<Secret>,
     /// `PGPASSFILE`: read if no password is given elsewhere.
     pub passfile: Option<PathBuf>,
+    /// `PGSERVICE`: the service if the string names none.
+    pub service: Option<String>,
+    /// The files that may have a service: `PGSERVICEFILE`, else those of the account and of the machine.
+    pub service_files: Vec<PathBuf>,
     /// `WALRELAY_SSLROOTCERT_PEM`: the root certificates as PEM text, instead of a path.
     pub sslrootcert_pem: Option<String>,
 }
@@ -45,7 +52,8 @@ impl ConnectConfig {
     /// Returns every problem of the string at once.
     pub fn parse(text: &str, env: &PgEnv) -> Result<Self, Vec<ConninfoProblem>> {
         let mut problems = Vec::new();
-        let pairs = text::pairs(text.trim(), &mut problems);
+        let mut pairs = text::pairs(text.trim(), &mut problems);
+        add_service(&mut pairs, env, &mut problems);
         let mut keywords = Keywords::new(pairs, &mut problems);
         let config = keywords.config(env);
         match (config, problems.is_empty()) {
@@ -55,22 +63,47 @@ impl ConnectConfig {
     }
 }
 
-/// Keywords that libpq knows and this client ignores, with the values that change nothing.
-const INERT: [(&str, &[&str]); 13] = [
+/// Keywords that libpq knows and that change nothing here, with the values for which that is true.
+const INERT: [(&str, &[&str]); 15] = [
+    ("servicefile", &[]),
     ("fallback_application_name", &[]),
-    ("keepalives", &["1"]),
-    ("keepalives_idle", &[]),
-    ("keepalives_interval", &[]),
-    ("keepalives_count", &[]),
-    ("tcp_user_timeout", &[]),
+    ("replication", &["database", "false", "off", "no", "0"]),
     ("gssencmode", &["disable", "prefer"]),
-    ("channel_binding", &["disable", "prefer"]),
+    ("krbsrvname", &[]),
+    ("gsslib", &[]),
+    ("gssdelegation", &[]),
     ("client_encoding", &["UTF8", "utf8", "UTF-8", "auto"]),
-    ("sslnegotiation", &["postgres"]),
-    ("sslcompression", &["0"]),
-    ("sslsni", &["1"]),
+    ("sslcompression", &["0", "1"]),
+    ("requiressl", &["0"]),
     ("load_balance_hosts", &["disable"]),
+    ("min_protocol_version", &["3.0"]),
+    ("max_protocol_version", &[]),
+    ("authtype", &[]),
+    ("tty", &[]),
 ];
+
+/// Keywords that cannot be honoured, with the reason. To ignore one would make a connection less safe
+/// than its string says.
+const REFUSED: [(&str, &str); 10] = [
+    ("scram_client_key", NO_KEYS),
+    ("scram_server_key", NO_KEYS),
+    ("sslcrl", NO_REVOCATION),
+    ("sslcrldir", NO_REVOCATION),
+    ("sslkeylogfile", "it would write the keys of the connection into a file"),
+    (
+        "requirepeer",
+        "the account of a server on a Unix socket is not checked; the socket's directory must be safe",
+    ),
+    ("oauth_issuer", NO_OAUTH),
+    ("oauth_client_id", NO_OAUTH),
+    ("oauth_client_secret", NO_OAUTH),
+    ("oauth_scope", NO_OAUTH),
+];
+
+const NO_REVOCATION: &str =
+    "lists of revoked certificates are not read; name the authority in sslrootcert, and replace it";
+const NO_KEYS: &str = "SCRAM begins with the password here; give that";
+const NO_OAUTH: &str = "there is no OAuth here; use a password, a client certificate, or none";
 
 /// The pairs that are not yet used. Each pair left at the end is a problem.
 struct Keywords<'a> {
@@ -89,7 +122,8 @@ impl<'a> Keywords<'a> {
         let mut endpoints = self.endpoints();
         let password = self.take("password").map(Secret::new).or_else(|| env.password.clone());
         let passfile = self.take("passfile").map(PathBuf::from).or_else(|| env.passfile.clone());
-        let encryption = self.encryption(env);
+        let security = self.security(env);
+        let liveness = self.liveness();
         let session = self.session();
         let connect_timeout = self.connect_timeout();
         let application_name = self.take("application_name");
@@ -110,7 +144,8 @@ impl<'a> Keywords<'a> {
             passfile,
             user,
             database,
-            encryption: encryption?,
+            security: security?,
+            liveness,
             application_name: application_name.unwrap_or_else(|| "walrelay".to_owned()),
             connect_timeout,
             options,
@@ -137,14 +172,13 @@ impl<'a> Keywords<'a> {
     }
 
     fn endpoints(&mut self) -> Vec<Endpoint> {
-        // In libpq, hostaddr saves the lookup of host. Here the address alone is enough.
         let names = self.take("host");
         let addresses = self.take("hostaddr");
-        if names.is_some() && addresses.is_some() {
-            self.problem("host and hostaddr are both given; give one of them");
-        }
-        let hosts = addresses.or(names).unwrap_or_else(|| "localhost".to_owned());
+        let hosts = names.or_else(|| addresses.clone()).unwrap_or_else(|| "localhost".to_owned());
         let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
+        let Some(addresses) = self.addresses(addresses.as_deref(), hosts.len()) else {
+            return Vec::new();
+        };
         let ports = self.take("port").unwrap_or_default();
         let ports: Vec<_> = ports.split(',').map(str::to_owned).collect();
         if ports.len() != 1 && ports.len() != hosts.len() {
@@ -163,47 +197,30 @@ impl<'a> Keywords<'a> {
                 continue;
             };
             let host = if host.is_empty() { "localhost".to_owned() } else { host };
-            endpoints.push(Endpoint { host, port, password: None });
+            let address = addresses.get(index).copied().flatten();
+            endpoints.push(Endpoint { host, address, port, password: None });
         }
         endpoints
     }
 
-    fn encryption(&mut self, env: &PgEnv) -> Option<Encryption> {
-        let path = self.take("sslrootcert");
-        let jdbc = self.take("ssl").filter(|value| value == "true").map(|_| "require".to_owned());
-        let mode = self.take("sslmode").or(jdbc);
-        let is_system = path.as_deref() == Some("system");
-        let roots = match (path, &env.sslrootcert_pem) {
-            (Some(path), _) if path == "system" => Some(RootSource::Public),
-            (Some(path), _) => Some(RootSource::File(PathBuf::from(path))),
-            (None, Some(pem)) => Some(RootSource::Inline(pem.clone())),
-            (None, None) => None,
-        };
-        let mode = mode.unwrap_or_else(|| if is_system { "verify-full" } else { "prefer" }.into());
-        if is_system && mode != "verify-full" {
-            self.problem(format!("sslrootcert=system needs sslmode=verify-full, not {mode:?}"));
-            return None;
-        }
-        let encryption = match (mode.as_str(), roots) {
-            ("disable", _) => Encryption::Disable,
-            ("allow" | "prefer", _) => Encryption::Prefer,
-            // As in libpq: a root certificate turns "require" into "verify-ca".
-            ("require", None) => Encryption::Require,
-            ("require" | "verify-ca", Some(roots)) => Encryption::VerifyCa(roots),
-            ("verify-ca", None) => Encryption::VerifyCa(RootSource::Public),
-            ("verify-full", roots) => Encryption::VerifyFull(roots.unwrap_or(RootSource::Public)),
-            (other, _) => {
-                self.problem(format!(
-                    "sslmode is {other:?}; it must be disable, prefer, require, verify-ca or \
-                     verify-full"
-                ));
-                return None;
+    /// Parses the addresses of the hosts. For an empty one, the name is looked up.
+    fn addresses(&mut self, text: Option<&str>, hosts: usize) -> Option<Vec<Option<IpAddr>>> {
+        let Some(text) = text else { return Some(Vec::new()) };
+        let parts =
+            text.split(',').map(|part| (!part.is_empty()).then(|| part.parse()).transpose());
+        let parts: Result<Vec<_>, _> = parts.collect();
+        match parts {
+            Ok(addresses) if addresses.len() == hosts => Some(addresses),
+            Ok(addresses) => {
+                let count = addresses.len();
+                self.problem(format!("{count} addresses (hostaddr) are given for {hosts} hosts"));
+                None
             }
-        };
-        if let Err(error) = tls::client_config(&encryption) {
-            self.problems.push(ConninfoProblem::of_roots(error.to_string()));
+            Err(_) => {
+                self.problem("hostaddr has a part that is no IPv4 or IPv6 address");
+                None
+            }
         }
-        Some(encryption)
     }
 
     fn session(&mut self) -> TargetSession {
@@ -238,6 +255,13 @@ impl<'a> Keywords<'a> {
 
     fn refuse_leftovers(&mut self) {
         for (keyword, value) in std::mem::take(&mut self.pairs) {
+            if value.is_empty() {
+                continue;
+            }
+            if let Some((_, why)) = REFUSED.iter().find(|(name, _)| *name == keyword) {
+                self.problem(format!("{keyword} is not supported: {why}"));
+                continue;
+            }
             match INERT.iter().find(|(name, _)| *name == keyword) {
                 Some((_, [])) => {}
                 Some((_, values)) if values.contains(&value.as_str()) => {}
@@ -248,6 +272,23 @@ impl<'a> Keywords<'a> {
                 None => self.problem(format!("unknown parameter {keyword:?}")),
             }
         }
+    }
+}
+
+/// Adds the pairs of the service that the string or the environment names. What the string says itself
+/// comes later, and therefore wins.
+fn add_service(pairs: &mut text::Pairs, env: &PgEnv, problems: &mut Vec<ConninfoProblem>) {
+    let given = |keyword: &str| {
+        let found = pairs.iter().rev().find(|(name, _)| name == keyword);
+        found.map(|(_, value)| value.clone()).filter(|value| !value.is_empty())
+    };
+    let file = given("servicefile").map(PathBuf::from);
+    let Some(service) = given("service").or_else(|| env.service.clone()) else { return };
+    pairs.retain(|(name, _)| name != "service" && name != "servicefile");
+    let files = file.map_or_else(|| env.service_files.clone(), |file| vec![file]);
+    match service::pairs(&service, &files) {
+        Ok(of_service) => drop(pairs.splice(0..0, of_service)),
+        Err(problem) => problems.push(problem),
     }
 }
 

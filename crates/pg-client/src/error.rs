@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use walrelay_errors::{Chain, Code, Coded};
 
+use crate::auth_methods::MethodExcluded;
 use crate::server_error::{ServerError, ServerErrorKind};
 
 /// A failure of a connection to Postgres.
@@ -75,11 +76,14 @@ pub enum PgError {
     )]
     SharedBackend,
 
-    /// The server asks for an authentication method that this client does not support.
-    #[error("the server asks for {method} authentication, which is not supported")]
+    /// The server asks for an authentication method that this client does not support, or that the
+    /// connection string excludes.
+    #[error("the server asks for {method} authentication, {why}")]
     AuthenticationMethod {
         /// Name of the method.
         method: String,
+        /// Why it is not used, as a relative clause.
+        why: &'static str,
     },
 
     /// The server asks for a password, and none is configured.
@@ -244,11 +248,28 @@ impl PgError {
     /// For `map_err`: names the action that failed. An end of the stream is a closed connection.
     pub fn io(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| {
+            if let Some(excluded) = Self::excluded(&source) {
+                return excluded;
+            }
             if source.kind() == io::ErrorKind::UnexpectedEof {
                 return Self::Disconnected;
             }
             Self::Io { action, source }
         }
+    }
+}
+
+/// Why a method is not used.
+pub const UNSUPPORTED: &str = "which is not supported";
+/// Why a method is not used.
+pub const UNBOUND: &str = "which channel_binding=require excludes";
+
+impl PgError {
+    /// Returns the error of a method that the connection string excludes, if it is the cause.
+    fn excluded(cause: &io::Error) -> Option<Self> {
+        let MethodExcluded { method } = cause.get_ref()?.downcast_ref()?;
+        let (method, why) = ((*method).to_owned(), "which require_auth excludes");
+        Some(Self::AuthenticationMethod { method, why })
     }
 }
 
@@ -289,7 +310,10 @@ impl From<tokio_postgres::Error> for PgError {
     fn from(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
             Some(answer) => Self::Server(Box::new(ServerError::from(answer))),
-            None => Self::Sql(error),
+            None => {
+                let cause = std::error::Error::source(&error).and_then(|it| it.downcast_ref());
+                cause.and_then(Self::excluded).unwrap_or(Self::Sql(error))
+            }
         }
     }
 }
@@ -331,6 +355,18 @@ pub enum TlsError {
         #[source]
         source: io::Error,
     },
+    /// The client's certificate or key cannot be read.
+    #[error("read the client certificate's file {path}")]
+    Identity {
+        /// Path of the file.
+        path: PathBuf,
+        /// The error of the operating system, the PEM reader or the decryption.
+        #[source]
+        source: io::Error,
+    },
+    /// TLS from the first byte reached something that is not Postgres 17 or newer.
+    #[error("TLS began without a request, and the peer did not name the protocol postgresql")]
+    NotPostgres,
     /// A certificate cannot contain this host name.
     #[error("{host:?} is no name a certificate could carry")]
     HostName {
@@ -353,7 +389,11 @@ impl Coded for TlsError {
             Self::Handshake(source) if is_cut(source) => Code::ConnectionBroken,
             Self::Handshake(_) => Code::TlsUntrusted,
             Self::RootFile { .. } | Self::RootPem { .. } => Code::TlsRoots,
-            Self::Unexpected(_) | Self::HostName { .. } | Self::Configuration(_) => Code::TlsFailed,
+            Self::Unexpected(_)
+            | Self::Identity { .. }
+            | Self::NotPostgres
+            | Self::HostName { .. }
+            | Self::Configuration(_) => Code::TlsFailed,
         }
     }
 }

@@ -7,6 +7,7 @@
 mod named_sql;
 
 mod answer_watch;
+mod auth_methods;
 mod blockers;
 mod cancellable;
 mod columns;
@@ -36,9 +37,10 @@ pub use connect::{
     connect_sql, open_session,
 };
 pub use conninfo::{
-    CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,
+    CONNECT_TIMEOUT_DEFAULT, ChannelBinding, ConnectConfig, ConninfoProblem, Endpoint, PgEnv,
+    TargetSession,
 };
-pub use error::{PgError, TlsError};
+pub use error::{PgError, TlsError, UNBOUND, UNSUPPORTED};
 pub use named_sql::named_sql;
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal, table_literals};
 pub use row_security::{IS_HIDDEN, TableAccess, refuse_hidden_rows};

@@ -16,14 +16,21 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::conninfo::{Encryption, RootSource};
+use crate::conninfo::{Encryption, Negotiation, RootSource, Security};
 use crate::error::TlsError;
 
-/// Returns the client's TLS configuration for one `sslmode`. `None` for plain text.
-pub(crate) fn client_config(
-    encryption: &Encryption,
-) -> Result<Option<Arc<ClientConfig>>, TlsError> {
-    let trust = match encryption {
+pub(crate) mod channel_binding;
+mod identity;
+
+pub(crate) use identity::Identity;
+
+/// The protocol that TLS itself names, so that a server of another protocol refuses (RFC 7301). Postgres
+/// needs it for TLS from the first byte.
+pub(crate) const ALPN: &[u8] = b"postgresql";
+
+/// Returns the client's TLS configuration. `None` for plain text.
+pub(crate) fn client_config(security: &Security) -> Result<Option<Arc<ClientConfig>>, TlsError> {
+    let trust = match &security.encryption {
         Encryption::Disable => return Ok(None),
         Encryption::Prefer | Encryption::Require => CertificateCheck::Anybody,
         Encryption::VerifyCa(source) => CertificateCheck::SignedBy(roots(source)?),
@@ -31,12 +38,20 @@ pub(crate) fn client_config(
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(Verifier { trust, provider: Arc::clone(&provider) });
+    let identity = security.identity.as_ref().map(|identity| identity.load(&provider));
     let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(&security.versions)
         .map_err(TlsError::Configuration)?
         .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity.transpose()? {
+        None => config.with_no_client_auth(),
+        Some(identity) => config.with_client_cert_resolver(Arc::new(identity)),
+    };
+    config.enable_sni = security.names_host;
+    if security.negotiation == Negotiation::Direct {
+        config.alpn_protocols = vec![ALPN.to_vec()];
+    }
     Ok(Some(Arc::new(config)))
 }
 

@@ -30,8 +30,8 @@ use crate::receive_buffer::{LocatedMessage, ReceiveBuffer};
 use crate::server_identity::{ServerIdentity, TIMELINE_AND_START};
 use crate::stream_settings::StreamSettings;
 use walrelay_pg_client::{
-    ConnectConfig, Endpoint, PgError, SET_SESSION_LIMITS, Secret, ServerError, ServerErrorKind,
-    SessionStartup, Stream, open_session, startup_limits,
+    ChannelBinding, ConnectConfig, Endpoint, PgError, SET_SESSION_LIMITS, Secret, ServerError,
+    ServerErrorKind, SessionStartup, Stream, UNBOUND, UNSUPPORTED, open_session, startup_limits,
 };
 
 /// Maximum bytes of one query's answer on this connection. The queries are catalog lookups.
@@ -49,13 +49,16 @@ pub type NetworkFrames = Frames<ReadHalf<Stream>>;
 pub type NetworkFeedback = Feedback<WriteHalf<Stream>>;
 
 /// The content of the startup message, and the credentials for the server's authentication request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Startup<'a> {
     pub user: &'a str,
     pub database: &'a str,
     pub application_name: &'a str,
     /// Password, for authentication methods that need one.
     pub password: Option<&'a Secret>,
+    pub channel_binding: ChannelBinding,
+    /// The data that binds an authentication to the TLS connection, if it can be bound.
+    pub end_point: Option<Vec<u8>>,
     /// Command-line options for the server process, `-c name=value`.
     pub options: &'a str,
 }
@@ -126,6 +129,8 @@ impl SessionStartup for ReplicationStartup {
             database: config.database(),
             application_name: config.application_name(),
             password: endpoint.password.as_ref(),
+            channel_binding: config.channel_binding(),
+            end_point: stream.server_end_point(),
             options: &self.options,
         };
         let mut connection =
@@ -297,6 +302,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
     async fn authenticate(&mut self, startup: &Startup<'_>) -> Result<(), PgError> {
         let mut message = BytesMut::new();
         match self.answer().await? {
+            backend::Message::AuthenticationSasl(body) => {
+                self.authenticate_with_scram(&body, startup).await?;
+            }
+            other if startup.channel_binding == ChannelBinding::Require => {
+                let method = method(&other)?;
+                return Err(PgError::AuthenticationMethod { method, why: UNBOUND });
+            }
             backend::Message::AuthenticationOk => return Ok(()),
             backend::Message::AuthenticationCleartextPassword => {
                 let password = password(startup)?;
@@ -307,10 +319,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
                 let hash = hash.as_bytes();
                 frontend::password_message(hash, &mut message).map_err(PgError::io("greet"))?;
             }
-            backend::Message::AuthenticationSasl(body) => {
-                self.authenticate_with_scram(&body, password(startup)?).await?;
+            other => {
+                let method = method(&other)?;
+                return Err(PgError::AuthenticationMethod { method, why: UNSUPPORTED });
             }
-            other => return Err(unsupported_method(&other)),
         }
         self.send(&message).await?;
         match self.answer().await? {
@@ -322,19 +334,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
     async fn authenticate_with_scram(
         &mut self,
         offered: &backend::AuthenticationSaslBody,
-        password: &[u8],
+        startup: &Startup<'_>,
     ) -> Result<(), PgError> {
+        let password = password(startup)?;
         let malformed = PgError::io("read the authentication methods of the server");
         let methods: Vec<String> =
             offered.mechanisms().map(|name| Ok(name.to_owned())).collect().map_err(malformed)?;
-        if !methods.iter().any(|method| method == sasl::SCRAM_SHA_256) {
-            return Err(PgError::AuthenticationMethod { method: methods.join(", ") });
-        }
-        // "Unsupported", not "unrequested". A server that offers channel binding takes the latter
-        // for a downgrade attack.
-        let mut scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
+        let (mechanism, binding) = scram_mechanism(&methods, startup)?;
+        let mut scram = sasl::ScramSha256::new(password, binding);
         let mut message = BytesMut::new();
-        frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), &mut message)
+        frontend::sasl_initial_response(mechanism, scram.message(), &mut message)
             .map_err(PgError::io("greet"))?;
         self.send(&message).await?;
         let challenge = match self.answer().await? {
@@ -437,15 +446,46 @@ fn unexpected(expected: &str, found: &backend::Message) -> PgError {
     PgError::protocol(format!("expected {expected}, found {}", name_of(found)))
 }
 
-fn unsupported_method(message: &backend::Message) -> PgError {
-    match message {
+/// Returns the name of the method that the server asks for.
+fn method(message: &backend::Message) -> Result<String, PgError> {
+    Ok(match message {
+        backend::Message::AuthenticationOk => "no",
+        backend::Message::AuthenticationCleartextPassword => "password",
+        backend::Message::AuthenticationMd5Password(_) => "md5",
         backend::Message::AuthenticationGss
         | backend::Message::AuthenticationKerberosV5
         | backend::Message::AuthenticationScmCredential
-        | backend::Message::AuthenticationSspi => {
-            PgError::AuthenticationMethod { method: name_of(message).to_owned() }
+        | backend::Message::AuthenticationSspi => name_of(message),
+        other => return Err(unexpected("a request for authentication", other)),
+    }
+    .to_owned())
+}
+
+/// Chooses the mechanism of SCRAM, and how it is bound to the TLS connection, as libpq does.
+fn scram_mechanism(
+    offered: &[String],
+    startup: &Startup<'_>,
+) -> Result<(&'static str, sasl::ChannelBinding), PgError> {
+    let is_offered = |name: &str| offered.iter().any(|offered| offered == name);
+    let end_point = match startup.channel_binding {
+        ChannelBinding::Disable => None,
+        ChannelBinding::Prefer | ChannelBinding::Require => startup.end_point.clone(),
+    };
+    match end_point {
+        Some(end_point) if is_offered(sasl::SCRAM_SHA_256_PLUS) => {
+            Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(end_point)))
         }
-        other => unexpected("a request for authentication", other),
+        _ if startup.channel_binding == ChannelBinding::Require => {
+            let method = "unbound SCRAM".to_owned();
+            Err(PgError::AuthenticationMethod { method, why: UNBOUND })
+        }
+        _ if !is_offered(sasl::SCRAM_SHA_256) => {
+            let method = offered.join(", ");
+            Err(PgError::AuthenticationMethod { method, why: UNSUPPORTED })
+        }
+        // A server that offers binding takes this for a downgrade attack, and is right.
+        Some(_) => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested())),
+        None => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported())),
     }
 }
 

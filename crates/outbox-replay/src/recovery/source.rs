@@ -153,9 +153,7 @@ impl TableStreamServer {
             *serving = JoinSet::new();
             serving.spawn(serve(stream.telling(self.failures.clone()), theirs));
         }
-        let startup =
-            Startup { user: "", database: "", application_name: "", password: None, options: "" };
-        let replication = ReplicationConnection::handshake(ours, &startup).await;
+        let replication = ReplicationConnection::handshake(ours, &Startup::default()).await;
         replication.map_err(RelayError::Connect)
     }
 }

@@ -1,10 +1,16 @@
 //! The content of a connection string: hosts, role, encryption, and which servers are acceptable.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustls::SupportedProtocolVersion;
+use socket2::TcpKeepalive;
+
+use crate::auth_methods::AuthMethods;
 use crate::secret::Secret;
+use crate::tls::Identity;
 
 /// Where and how to connect. An instance is always valid.
 #[derive(Debug, Clone)]
@@ -15,7 +21,8 @@ pub struct ConnectConfig {
     pub(crate) passfile: Option<PathBuf>,
     pub(crate) user: String,
     pub(crate) database: String,
-    pub(crate) encryption: Encryption,
+    pub(crate) security: Security,
+    pub(crate) liveness: Liveness,
     pub(crate) application_name: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) options: Option<String>,
@@ -34,6 +41,12 @@ impl ConnectConfig {
     pub const fn target_session(&self) -> TargetSession {
         self.session
     }
+
+    /// Whether an authentication must be bound to the TLS connection.
+    #[must_use]
+    pub const fn channel_binding(&self) -> ChannelBinding {
+        self.security.channel_binding
+    }
 }
 
 /// One host of the list, with its own port and password.
@@ -41,6 +54,8 @@ impl ConnectConfig {
 pub struct Endpoint {
     /// A name, an address, or the directory of a Unix socket.
     pub host: String,
+    /// The address of the host, so that its name is not looked up (`hostaddr`).
+    pub address: Option<IpAddr>,
     /// The TCP port, or the number in the name of the socket.
     pub port: u16,
     /// The host's own password, because a password file has one line per host. None until that file
@@ -62,6 +77,51 @@ impl fmt::Display for Endpoint {
             false => write!(f, "{}:{}", self.host, self.port),
         }
     }
+}
+
+/// How a connection is encrypted, and how both sides prove who they are.
+#[derive(Debug, Clone)]
+pub(crate) struct Security {
+    pub(crate) encryption: Encryption,
+    pub(crate) negotiation: Negotiation,
+    /// The versions of TLS that will do.
+    pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
+    /// Whether TLS names the host that is wanted (`sslsni`).
+    pub(crate) names_host: bool,
+    pub(crate) identity: Option<Identity>,
+    pub(crate) channel_binding: ChannelBinding,
+    /// The methods that `require_auth` allows. None: every method.
+    pub(crate) methods: Option<AuthMethods>,
+}
+
+/// How TLS begins (`sslnegotiation`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Negotiation {
+    /// The client asks for it in the protocol of Postgres.
+    Asked,
+    /// With the first byte.
+    Direct,
+}
+
+/// Whether SCRAM is bound to the TLS connection (`channel_binding`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ChannelBinding {
+    /// Never.
+    Disable,
+    /// If the server offers it.
+    #[default]
+    Prefer,
+    /// Always, and no other method will do.
+    Require,
+}
+
+/// How a peer that has vanished is found out.
+#[derive(Debug, Clone)]
+pub(crate) struct Liveness {
+    /// None: no probes.
+    pub(crate) keepalive: Option<TcpKeepalive>,
+    /// The longest time that written bytes may stay unacknowledged. None: the system's.
+    pub(crate) unacknowledged: Option<Duration>,
 }
 
 /// Whether the connection is encrypted, and which certificates it trusts.
@@ -121,6 +181,12 @@ impl ConnectConfig {
             return Some(
                 "the host is Supabase's pooler, which cannot replicate; use the direct connection \
                  db.<ref>.supabase.co:5432 (IPv6, or the IPv4 add-on)",
+            );
+        }
+        if any(|endpoint| endpoint.host.contains("-pooler.")) {
+            return Some(
+                "the host is a pooler, as Neon's, which cannot replicate; use the same name \
+                 without -pooler",
             );
         }
         if any(|endpoint| endpoint.port == 6543) {

@@ -61,33 +61,238 @@ fn what_stands_behind_the_question_mark_is_understood() {
     assert_eq!(config.connect_timeout, Duration::from_secs(3));
     assert_eq!(config.options.as_deref(), Some("-c geqo=off"));
     assert_eq!(config.session, TargetSession::ReadWrite);
-    assert_eq!(config.encryption, Encryption::Require);
+    assert_eq!(config.security.encryption, Encryption::Require);
     let defaults = parse("postgresql://u@h").unwrap();
     assert_eq!(defaults.application_name, "walrelay");
     assert_eq!(defaults.connect_timeout, CONNECT_TIMEOUT_DEFAULT);
-    assert_eq!(defaults.encryption, Encryption::Prefer);
+    assert_eq!(defaults.security.encryption, Encryption::Prefer);
     let for_ever = parse("postgresql://u@h?connect_timeout=0").unwrap();
     assert_eq!(for_ever.connect_timeout, CONNECT_TIMEOUT_DEFAULT);
 }
 
+/// Every parameter of libpq 18's documentation, with values that are taken, and values that are refused.
+const PARAMETERS: [(&str, &[&str], &[&str]); 51] = [
+    ("host", &["h", "/run", "a,b"], &[]),
+    ("hostaddr", &["10.0.0.1", "::1"], &["db.example", "10.0.0.1,10.0.0.2"]),
+    ("port", &["5432"], &["0", "x"]),
+    ("dbname", &["d"], &[]),
+    ("user", &["u"], &[]),
+    ("password", &["p"], &[]),
+    ("passfile", &[], &["/nowhere/pgpass"]),
+    ("require_auth", &["scram-sha-256", "!password,!md5", "none"], &["gss", "scram", "md5,!none"]),
+    ("channel_binding", &["disable", "prefer", "require"], &["always"]),
+    ("connect_timeout", &["3", "0"], &["soon"]),
+    ("client_encoding", &["UTF8", "auto"], &["LATIN1"]),
+    ("options", &["-c geqo=off"], &[]),
+    ("application_name", &["a"], &[]),
+    ("fallback_application_name", &["a"], &[]),
+    ("keepalives", &["0", "1"], &[]),
+    ("keepalives_idle", &["60", "0"], &["-1"]),
+    ("keepalives_interval", &["10"], &["x"]),
+    ("keepalives_count", &["3"], &["x"]),
+    ("tcp_user_timeout", &["10000", "0"], &["10s"]),
+    ("replication", &["database", "false"], &["true"]),
+    ("gssencmode", &["disable", "prefer"], &["require"]),
+    ("sslmode", &["disable", "allow", "prefer", "require", "verify-ca", "verify-full"], &["on"]),
+    ("requiressl", &["0"], &["1"]),
+    ("sslnegotiation", &["postgres"], &["direct", "tls"]),
+    ("sslcompression", &["0", "1"], &[]),
+    ("sslcert", &[], &["/nowhere/client.crt"]),
+    ("sslkey", &[], &["/nowhere/client.key"]),
+    ("sslkeylogfile", &[], &["/tmp/keys"]),
+    ("sslpassword", &["p"], &[]),
+    ("sslcertmode", &["disable", "allow"], &["require"]),
+    ("sslrootcert", &["system"], &[]),
+    ("sslcrl", &[], &["root.crl"]),
+    ("sslcrldir", &[], &["crl"]),
+    ("sslsni", &["0", "1"], &[]),
+    ("requirepeer", &[], &["postgres"]),
+    ("ssl_min_protocol_version", &["TLSv1", "TLSv1.2", "TLSv1.3"], &["SSLv3"]),
+    ("ssl_max_protocol_version", &["TLSv1.2", "TLSv1.3"], &["TLSv1.1"]),
+    ("min_protocol_version", &["3.0"], &["3.2"]),
+    ("max_protocol_version", &["3.0", "3.2", "latest"], &[]),
+    ("krbsrvname", &["postgres"], &[]),
+    ("gsslib", &["gssapi"], &[]),
+    ("gssdelegation", &["0", "1"], &[]),
+    ("scram_client_key", &[], &["AAAA"]),
+    ("scram_server_key", &[], &["AAAA"]),
+    ("service", &[], &["orders"]),
+    ("servicefile", &["/nowhere/services"], &[]),
+    (
+        "target_session_attrs",
+        &["any", "read-write", "read-only", "primary", "standby"],
+        &["prefer-standby"],
+    ),
+    ("load_balance_hosts", &["disable"], &["random"]),
+    ("oauth_issuer", &[], &["https://issuer.example"]),
+    ("oauth_client_id", &[], &["id"]),
+    ("oauth_scope", &[], &["openid"]),
+];
+
 #[test]
-fn inert_parameters_pass_and_their_active_values_do_not() {
-    assert!(parse("postgresql://u@h?keepalives_idle=3&gssencmode=prefer&sslsni=1").is_ok());
-    assert_eq!(
-        problems("postgresql://u@h?channel_binding=require"),
-        ["channel_binding is not supported here except as disable or prefer"]
-    );
+fn every_parameter_of_libpq_is_honoured_or_refused_by_its_name() {
+    for (keyword, taken, refused) in PARAMETERS {
+        let base = match keyword {
+            "host" | "hostaddr" => "user=u",
+            "user" => "host=h",
+            _ => "host=h user=u",
+        };
+        for value in taken {
+            let text = format!("{base} {keyword}='{value}'");
+            assert!(parse(&text).is_ok(), "{text}: {:?}", problems(&text));
+        }
+        let base = if keyword == "hostaddr" { "host=h user=u" } else { base };
+        for value in refused {
+            let text = format!("{base} {keyword}='{value}'");
+            let told = problems(&text).join("; ");
+            // A password file is named by what it is.
+            let name = match keyword {
+                "port" => "port of host number 1",
+                "passfile" => "password file",
+                name => name,
+            };
+            assert!(told.contains(name), "{text}: {told}");
+            assert!(!told.contains("unknown parameter"), "{text}: {told}");
+        }
+        assert!(
+            parse(&format!("{keyword}='' host=h user=u")).is_ok(),
+            "an empty {keyword} is none"
+        );
+    }
+}
+
+#[test]
+fn every_option_of_a_connection_reaches_it() {
+    let config = parse(
+        "postgresql://u@db.example/d?hostaddr=10.0.0.7&sslmode=require&sslnegotiation=direct&sslsni=0\
+         &channel_binding=require&ssl_min_protocol_version=TLSv1.3&require_auth=scram-sha-256\
+         &keepalives=0&tcp_user_timeout=1500",
+    )
+    .unwrap();
+    assert_eq!(config.describe(), "db.example:5432/d as u");
+    assert_eq!(config.endpoints[0].address, Some("10.0.0.7".parse().unwrap()));
+    let Security { negotiation, versions, names_host, channel_binding, methods, .. } =
+        config.security;
+    assert_eq!((negotiation, names_host), (Negotiation::Direct, false));
+    assert_eq!(channel_binding, ChannelBinding::Require);
+    assert_eq!(versions, [&rustls::version::TLS13]);
+    assert!(methods.is_some());
+    assert!(config.liveness.keepalive.is_none());
+    assert_eq!(config.liveness.unacknowledged, Some(Duration::from_millis(1500)));
+    let two = parse("host=a,b hostaddr=,10.0.0.8 user=u").unwrap();
+    let addresses: Vec<_> = two.endpoints.iter().map(|it| it.address).collect();
+    assert_eq!(addresses, [None, Some("10.0.0.8".parse().unwrap())]);
+    for (text, told) in [
+        ("sslnegotiation=direct", "needs sslmode=require"),
+        ("channel_binding=require&sslmode=disable", "needs TLS"),
+        ("sslcert=/c", "without sslkey"),
+        (
+            "ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2",
+            "is above ssl_max_protocol_version",
+        ),
+    ] {
+        let told_is = problems(&format!("postgresql://u@h?{text}")).join("; ");
+        assert!(told_is.contains(told), "{text}: {told_is}");
+    }
+}
+
+/// Connection strings as the consoles of providers print them, and what comes of each.
+#[test]
+fn the_strings_that_providers_show_connect_or_name_the_way_out() {
+    for (provider, text, way_out) in [
+        (
+            "Neon",
+            "postgresql://neondb_owner:npg_x@ep-cool-darkness-a1b2c3d4.us-east-2.aws.neon.tech/neondb\
+             ?sslmode=require&channel_binding=require",
+            None,
+        ),
+        (
+            "Neon, pooled",
+            "postgresql://neondb_owner:npg_x@ep-cool-darkness-a1b2c3d4-pooler.us-east-2.aws.neon.tech/neondb\
+             ?sslmode=require&channel_binding=require",
+            Some("without -pooler"),
+        ),
+        (
+            "Supabase, direct",
+            "postgresql://postgres:secret@db.abcdefghijklmnopqrst.supabase.co:5432/postgres",
+            None,
+        ),
+        (
+            "Supabase, pooler",
+            "postgresql://postgres.abcdefghijklmnopqrst:secret@aws-0-eu-west-1.pooler.supabase.com:6543/postgres",
+            Some("direct connection"),
+        ),
+        (
+            "Cloud SQL, socket",
+            "postgresql://u:secret@/app?host=/cloudsql/project:europe-west1:instance",
+            None,
+        ),
+        (
+            "Cloud SQL, private IP",
+            "postgresql://u:secret@10.0.0.5:5432/app?sslmode=verify-ca",
+            None,
+        ),
+        ("AlloyDB", "host=10.0.0.2 port=5432 user=u dbname=app sslmode=require", None),
+        (
+            "RDS",
+            "host=orders.abc123.eu-west-1.rds.amazonaws.com port=5432 dbname=app user=u sslmode=verify-full",
+            None,
+        ),
+        (
+            "Aiven",
+            "postgres://avnadmin:secret@pg-orders-demo.a.aivencloud.com:12345/defaultdb?sslmode=require",
+            None,
+        ),
+        ("Heroku", "postgres://u0abc:p1def@ec2-52-1-2-3.compute-1.amazonaws.com:5432/d2ghi", None),
+    ] {
+        let config = parse(text).unwrap_or_else(|problems| panic!("{provider}: {problems:?}"));
+        match (config.looks_like_pooler(), way_out) {
+            (None, None) => {}
+            (Some(told), Some(way_out)) => assert!(told.contains(way_out), "{provider}: {told}"),
+            (told, _) => panic!("{provider}: {told:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_service_gives_what_the_string_does_not_say() {
+    let directory = std::env::temp_dir().join(format!("walrelay-service-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("pg_service.conf");
+    let contents = "# services\n[other]\nhost=o\n\n[orders]\nhost=db.example\nport=6000\n\
+                    user=u\npassword=hunter2\n[nested]\nservice=orders\n[bad]\nhunter2\n";
+    std::fs::write(&path, contents).unwrap();
+    let env =
+        PgEnv { service_files: vec![directory.join("missing"), path.clone()], ..PgEnv::default() };
+    let config = ConnectConfig::parse("service=orders dbname=d port=7000", &env).unwrap();
+    assert_eq!(config.describe(), "db.example:7000/d as u");
+    assert_eq!(password(&config), Some("hunter2"));
+    let by_name = PgEnv { service: Some("orders".into()), ..env.clone() };
+    let config = ConnectConfig::parse("postgresql:///d", &by_name).unwrap();
+    assert_eq!(config.describe(), "db.example:6000/d as u");
+    let named = format!("postgresql:///d?service=orders&servicefile={}", path.display());
+    assert!(parse(&named).is_ok());
+    for (service, told) in
+        [("billing", "is not in"), ("nested", "cannot name another"), ("bad", "a line has no =")]
+    {
+        let text = format!("service={service} dbname=d");
+        let problems = ConnectConfig::parse(&text, &env).unwrap_err();
+        let problem = problems[0].to_string();
+        assert!(problem.contains(told) && !problem.contains("hunter2"), "{service}: {problem}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]
 fn every_problem_is_told_at_once() {
     assert_eq!(
-        problems("postgresql://h:99999/d?sslmode=strict&sslkey=k&connect_timeout=soon&bogus=1"),
+        problems("postgresql://h:99999/d?sslmode=strict&sslcrl=k&connect_timeout=soon&bogus=1"),
         [
             "the port of host number 1 is not a number from 1 to 65535",
             "sslmode is \"strict\"; it must be disable, prefer, require, verify-ca or verify-full",
             "connect_timeout is \"soon\"; it must be whole seconds",
-            "unknown parameter \"sslkey\"",
+            "sslcrl is not supported: lists of revoked certificates are not read; name the authority in \
+             sslrootcert, and replace it",
             "unknown parameter \"bogus\"",
             "no user is named; write postgresql://USER@host/database",
         ]
@@ -110,7 +315,7 @@ fn strings_that_mean_nothing_are_refused() {
         "postgresql://u@h/d?target_session_attrs=best",
         "host=h user",
         "host=h user='u",
-        "host=a hostaddr=1.1.1.1 user=u",
+        "host=a,b hostaddr=1.1.1.1 user=u",
         "host h user=u",
         "=h user=u",
     ] {
@@ -159,7 +364,7 @@ fn the_password_file_is_matched_line_by_line_as_libpq_does() {
                     localhost:*:*:*:socket\n\
                     \\:\\:1:*:*:*:six\n";
     let ask = |host: &str, port, user| {
-        let endpoint = Endpoint { host: host.into(), port, password: None };
+        let endpoint = Endpoint { host: host.into(), address: None, port, password: None };
         let wanted = passfile::Wanted { endpoint: &endpoint, database: "d", user };
         passfile::password(contents, &wanted).map(|secret| secret.reveal().to_owned())
     };
@@ -216,7 +421,7 @@ fn roots_decide_what_require_means() {
     let damage = inline("postgresql://u@h?sslmode=verify-full", damaged).unwrap_err();
     assert!(damage[0].to_string().contains("certificate 1 in it is damaged"), "{damage:?}");
     let encryption = |parameters| {
-        parse(&format!("postgresql://u@h?{parameters}")).map(|config| config.encryption)
+        parse(&format!("postgresql://u@h?{parameters}")).map(|config| config.security.encryption)
     };
     let public = Encryption::VerifyFull(RootSource::Public);
     assert_eq!(encryption("sslmode=verify-full"), Ok(public.clone()));

@@ -20,6 +20,7 @@ const HBA: &str = "\
 local     all all                   trust
 hostssl   all encrypted 127.0.0.1/32 trust
 hostnossl all plain     127.0.0.1/32 trust
+hostssl   all certified 127.0.0.1/32 cert
 host      all scram     127.0.0.1/32 scram-sha-256
 host      all hashed    127.0.0.1/32 md5
 host      all clear     127.0.0.1/32 password
@@ -29,6 +30,7 @@ host      all postgres  127.0.0.1/32 trust
 const ROLES: &str = "\
 CREATE ROLE encrypted LOGIN REPLICATION;
 CREATE ROLE plain LOGIN REPLICATION;
+CREATE ROLE certified LOGIN REPLICATION;
 SET password_encryption = 'scram-sha-256';
 CREATE ROLE scram LOGIN REPLICATION PASSWORD 'sécret pass';
 CREATE ROLE clear LOGIN REPLICATION PASSWORD 'clear pass';
@@ -54,9 +56,10 @@ impl Secured {
         let path = |name: &str| certificates.join(name).display().to_string();
         let setup = format!(
             "{ROLES} ALTER SYSTEM SET ssl_cert_file = '{}'; ALTER SYSTEM SET ssl_key_file = '{}'; \
-             ALTER SYSTEM SET ssl = on;",
+             ALTER SYSTEM SET ssl_ca_file = '{}'; ALTER SYSTEM SET ssl = on;",
             path("server.crt"),
-            path("server.key")
+            path("server.key"),
+            path("ca.crt")
         );
         let url = server.url("postgres");
         // A runtime on a separate thread, because this code runs inside a test's runtime.
@@ -92,7 +95,8 @@ async fn set_up(url: &str, statements: &str) -> String {
     row.get(0)
 }
 
-/// Creates a CA, a certificate of that CA for `localhost` only, and a CA that signed nothing.
+/// Creates a CA, a certificate of that CA for `localhost` only, and a CA that signed nothing. The CA
+/// also signs a certificate for the role `certified`, whose key is written in several formats.
 fn make_certificates(directory: &Path) {
     let openssl = |arguments: &str| {
         let output = Command::new("openssl")
@@ -108,11 +112,18 @@ fn make_certificates(directory: &Path) {
     openssl(&format!("req {key} -keyout server.key -out server.csr -subj /CN=localhost"));
     fs::write(directory.join("san.cnf"), "subjectAltName=DNS:localhost\n").unwrap();
     openssl(
-        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 \
+        // Not SHA-256, so that a binding with the wrong hash fails.
+        "x509 -req -sha384 -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 \
          -extfile san.cnf -out server.crt",
     );
+    openssl(&format!("req {key} -keyout client.key -out client.csr -subj /CN=certified"));
+    openssl(
+        "x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out client.crt",
+    );
+    openssl("pkcs8 -topk8 -in client.key -out encrypted.key -passout pass:key-secret");
+    openssl("ec -aes256 -in client.key -out old.key -passout pass:key-secret");
     let owner = fs::metadata(directory).unwrap();
-    for name in ["server.key", "server.crt"] {
+    for name in ["server.key", "server.crt", "ca.crt"] {
         let path = directory.join(name);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
@@ -216,6 +227,148 @@ async fn each_sslmode_encrypts_and_verifies_what_it_promises() {
     ] {
         assert_eq!(outcome(host, parameters.clone()).await, expected, "{host} {parameters}");
     }
+}
+
+/// Returns the result of both kinds of connection.
+async fn both(config: &ConnectConfig) -> [Result<(), PgError>; 2] {
+    [replicate(config).await.map(drop), connect_sql(config).await.map(drop)]
+}
+
+fn excluded(result: Result<(), PgError>) -> String {
+    match result {
+        Err(PgError::AuthenticationMethod { method, why }) => format!("{method}: {why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_password_is_bound_to_the_tls_connection_where_the_string_asks_for_it() {
+    let Some(server) = secured() else { return };
+    let with = |user: &str, password: &str, parameters: &str| {
+        with_password(&server.url(user, "127.0.0.1", parameters), password)
+    };
+    let bound = "sslmode=require&channel_binding=require";
+    for result in both(&with("scram", "sécret pass", bound)).await {
+        result.unwrap();
+    }
+    for result in both(&with("scram", "wrong", bound)).await {
+        assert_eq!(kind(&result.unwrap_err()), Some(ServerErrorKind::Authentication));
+    }
+    for parameters in ["sslmode=require&channel_binding=disable", "sslmode=disable"] {
+        for result in both(&with("scram", "sécret pass", parameters)).await {
+            result.unwrap();
+        }
+    }
+    for (user, password) in
+        [("hashed", "hashed pass"), ("clear", "clear pass"), ("encrypted", "none")]
+    {
+        for result in both(&with(user, password, bound)).await {
+            let told = excluded(result);
+            assert!(told.ends_with("which channel_binding=require excludes"), "{user}: {told}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_methods_that_require_auth_allows_see_a_password() {
+    let Some(server) = secured() else { return };
+    for (user, password, methods, refused) in [
+        ("scram", "sécret pass", "scram-sha-256", None),
+        ("hashed", "hashed pass", "md5,scram-sha-256", None),
+        ("clear", "clear pass", "!md5", None),
+        ("clear", "clear pass", "scram-sha-256", Some("password")),
+        ("hashed", "hashed pass", "scram-sha-256", Some("md5")),
+        ("scram", "sécret pass", "!scram-sha-256", Some("scram-sha-256")),
+        ("encrypted", "unused", "scram-sha-256", Some("none")),
+        ("encrypted", "unused", "none", None),
+    ] {
+        let parameters = format!("sslmode=require&require_auth={methods}");
+        let config = with_password(&server.url(user, "127.0.0.1", &parameters), password);
+        for result in both(&config).await {
+            match refused {
+                None => result.unwrap(),
+                Some(method) => assert_eq!(
+                    excluded(result),
+                    format!("{method}: which require_auth excludes"),
+                    "{user} {methods}"
+                ),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_with_a_key_that_may_be_encrypted() {
+    let Some(server) = secured() else { return };
+    let url = |key: &str, more: &str| {
+        let (certificate, key) = (server.pem("client.crt"), server.pem(key));
+        let parameters = format!("sslmode=require&sslcert={certificate}&sslkey={key}{more}");
+        server.url("certified", "127.0.0.1", &parameters)
+    };
+    for url in [url("client.key", ""), url("encrypted.key", "&sslpassword=key-secret")] {
+        for result in both(&config(&url)).await {
+            result.unwrap();
+        }
+    }
+    let without = server.url("certified", "127.0.0.1", "sslmode=require");
+    for result in both(&config(&without)).await {
+        assert_eq!(kind(&result.unwrap_err()), Some(ServerErrorKind::Authentication));
+    }
+    for (url, told) in [
+        (url("encrypted.key", ""), "give its password as sslpassword"),
+        (url("encrypted.key", "&sslpassword=wrong-secret"), "cannot be decrypted"),
+        (url("old.key", "&sslpassword=key-secret"), "openssl pkcs8 -topk8"),
+        (url("missing.key", ""), "missing.key"),
+        (url("client.crt", ""), "client.crt"),
+    ] {
+        let problems = ConnectConfig::parse(&url, &PgEnv::default()).unwrap_err();
+        let problem = problems[0].to_string();
+        assert!(problem.contains(told) && !problem.contains("-secret"), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn tls_begins_with_the_first_byte_where_the_server_is_new_enough() {
+    let Some(server) = secured() else { return };
+    let plain = config(&server.server.url("postgres"));
+    let version = "SELECT current_setting('server_version_num')::integer";
+    let version: i32 =
+        connect_sql(&plain).await.unwrap().query_one(version, &[]).await.unwrap().get(0);
+    let direct = "sslmode=require&sslnegotiation=direct";
+    match is_encrypted(&server.url("postgres", "127.0.0.1", direct)).await {
+        Ok(is_encrypted) => assert!(is_encrypted && version >= 170_000),
+        Err(error) => assert!(matches!(error, PgError::Tls { .. }) && version < 170_000, "{error}"),
+    }
+}
+
+#[tokio::test]
+async fn the_versions_of_tls_are_those_of_the_string() {
+    let Some(server) = secured() else { return };
+    for (parameters, expected) in [
+        ("ssl_max_protocol_version=TLSv1.2", "TLSv1.2"),
+        ("ssl_min_protocol_version=TLSv1.3&sslsni=0", "TLSv1.3"),
+    ] {
+        let parameters = format!("sslmode=require&{parameters}");
+        let config = config(&server.url("postgres", "127.0.0.1", &parameters));
+        let sql = "SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+        let client = connect_sql(&config).await.unwrap();
+        let version: String = client.query_one(sql, &[]).await.unwrap().get(0);
+        assert_eq!(version, expected);
+    }
+}
+
+#[tokio::test]
+async fn an_address_replaces_the_lookup_of_a_name_and_not_its_check() {
+    let Some(server) = secured() else { return };
+    let ca = server.pem("ca.crt");
+    let with = |host, mode: &str| {
+        server.url("postgres", host, &format!("hostaddr=127.0.0.1&sslmode={mode}"))
+    };
+    assert!(is_encrypted(&with("name.invalid", "require")).await.unwrap());
+    let verified = format!("verify-full&sslrootcert={ca}");
+    assert!(is_encrypted(&with("localhost", &verified)).await.unwrap());
+    let other = is_encrypted(&with("name.invalid", &verified)).await;
+    assert!(matches!(other, Err(PgError::Tls { .. })), "{other:?}");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Options for Postgres: the connection, the slot, the publication and the tables.
 
+use std::path::PathBuf;
+
 use walrelay_core::{ColumnAliases, ColumnNames};
 use walrelay_errors::Code;
 use walrelay_outbox_store::{Definition, Outbox, Shard};
@@ -7,6 +9,7 @@ use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, Secret};
 
 use super::checks::Checks;
 use super::definition_place::{DefinitionNeed, DefinitionPlace};
+use super::environment::Environment;
 use crate::options::values::{NamedDatabase, OptionalColumn, is_identifier, is_slot_name};
 use crate::options::{ConnectionOptions, DatabaseOptions, DefinitionOptions, InboxPlaces, Preset};
 
@@ -102,6 +105,8 @@ impl Checks<'_> {
             user: variable("PGUSER").map(str::to_owned),
             password: variable("PGPASSWORD").map(Secret::new),
             passfile: variable("PGPASSFILE").map(Into::into),
+            service: variable("PGSERVICE").map(str::to_owned),
+            service_files: service_files(self.environment),
             sslrootcert_pem: variable("WALRELAY_SSLROOTCERT_PEM").map(str::to_owned),
         };
         match ConnectConfig::parse(url.reveal(), &environment) {
@@ -160,6 +165,15 @@ impl Checks<'_> {
         }
         Outbox { slot, publication, tables, shard }
     }
+}
+
+/// Returns the files that libpq reads a service from.
+fn service_files(environment: &Environment) -> Vec<PathBuf> {
+    let variable = |name| environment.get(name);
+    let own = variable("PGSERVICEFILE").map(PathBuf::from);
+    let own = own.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".pg_service.conf")));
+    let of_machine = variable("PGSYSCONFDIR").map(|it| PathBuf::from(it).join("pg_service.conf"));
+    own.into_iter().chain(of_machine).collect()
 }
 
 /// The column names of a preset.
