@@ -51,6 +51,7 @@ impl TopicSettings {
 #[derive(Clone)]
 pub struct Admin {
     authorised: AuthorisedChannel,
+    endpoint: String,
 }
 
 impl Admin {
@@ -61,7 +62,8 @@ impl Admin {
     ///
     /// No credentials were found, or TLS cannot be set up.
     pub fn connect(endpoint: &Endpoint) -> Result<Self, PubsubError> {
-        Ok(Self { authorised: AuthorisedChannel::open(endpoint)? })
+        let authorised = AuthorisedChannel::open(endpoint)?;
+        Ok(Self { authorised, endpoint: endpoint.to_string() })
     }
 
     /// Whether `topic` (`projects/P/topics/T`) exists.
@@ -118,7 +120,14 @@ impl Admin {
                 return done;
             }
             let patience = ANSWER_TIMEOUT;
-            tracing::warn!(action, topic, ?patience, "Pub/Sub does not answer yet; trying again");
+            let endpoint = &self.endpoint;
+            tracing::warn!(
+                action,
+                topic,
+                endpoint,
+                ?patience,
+                "Pub/Sub does not answer yet; trying again"
+            );
             calls.await
         });
         let answered = answered.await;
@@ -133,7 +142,14 @@ impl Admin {
                 source: Box::new(Answer::of(&status)),
             }),
             Err(_) => {
-                Err(PubsubError::NoAnswer { action, topic, waited: ANSWER_TIMEOUT, source: last })
+                let endpoint = self.endpoint.clone();
+                Err(PubsubError::NoAnswer {
+                    endpoint,
+                    action,
+                    topic,
+                    waited: ANSWER_TIMEOUT,
+                    source: last,
+                })
             }
         }
     }
@@ -161,6 +177,6 @@ async fn until_answered(
 
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admin").finish_non_exhaustive()
+        f.debug_struct("Admin").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }

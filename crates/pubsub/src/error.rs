@@ -85,8 +85,10 @@ pub enum PubsubError {
     #[error("the connection to Pub/Sub cannot be set up")]
     Channel(#[source] Box<dyn Error + Send + Sync>),
     /// The service did not answer an administrative call.
-    #[error("cannot {action} topic {topic}: no answer within {} s", waited.as_secs())]
+    #[error("cannot {action} topic {topic}: no answer of {endpoint} within {} s", waited.as_secs())]
     NoAnswer {
+        /// The address of the service.
+        endpoint: String,
         /// `look up` or `create`.
         action: &'static str,
         /// The full name.

@@ -8,3 +8,5 @@ pub mod standby;
 pub mod supervisor;
 mod unsendable;
 mod wait_log;
+
+pub use wait_log::WaitLog;

@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The wait that was logged last.
 #[derive(Debug, Default)]
-pub(super) struct WaitLog {
+pub struct WaitLog {
     logged: Option<(Code, Instant)>,
     /// Whether the wait that was logged last is also on record.
     pub(super) is_recorded: bool,
@@ -20,7 +20,7 @@ pub(super) struct WaitLog {
 
 impl WaitLog {
     /// Returns whether a wait with this cause should be logged now, and marks it as logged.
-    pub(super) fn is_due(&mut self, cause: Code, now: Instant) -> bool {
+    pub fn is_due(&mut self, cause: Code, now: Instant) -> bool {
         let is_logged =
             self.logged.is_some_and(|(logged, at)| logged == cause && now < at + INTERVAL);
         if !is_logged {

@@ -15,6 +15,7 @@ use walrelay_core::{FailureCode, Heartbeat, HeavyKey, Topic};
 use walrelay_outbox_store::{Condition, Reason, ReasonKind};
 use walrelay_pubsub::code_of_failure;
 
+pub use crate::observe::problem::Problem;
 use crate::observe::report::{RelayReport, ServiceReport, SlotReport};
 use crate::observe::retained_wal::RetainedWalStatus;
 
@@ -108,57 +109,6 @@ struct Shared {
     relay: Option<Health>,
 }
 
-/// A problem that makes the relay not ready. Each has one reason at a time. The order is that of
-/// `/readyz`, and the first ones are in the relay's own row.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Problem {
-    /// The server cannot send the row after this position of the stream. It ends when more is
-    /// settled.
-    Unsendable(Lsn),
-    /// A command to dispatch state fails, or has no answer.
-    Store(&'static str),
-    /// The server does not send its WAL.
-    Unsent,
-    /// Commits wait for a synchronous standby.
-    CommitsWait,
-    /// Sessions end one after the other at this settled position. It ends when more is settled.
-    BrokenOff(Lsn),
-    /// The slot may be lost soon.
-    SlotAtRisk,
-    /// This anchor may be lost soon.
-    AnchorAtRisk(String),
-    /// An outbox table has rows that are never published.
-    Unpublished,
-    /// Rows are pending, and Pub/Sub stores nothing.
-    Outage,
-    /// More WAL is retained than the budget.
-    WalBudget,
-}
-
-impl Problem {
-    /// Whether this is a problem of the session's connections. Another session has others.
-    const fn is_of_session(&self) -> bool {
-        matches!(self, Self::Store(_) | Self::Unsent | Self::CommitsWait)
-    }
-
-    /// Whether other processes read this problem in the server's catalogs themselves.
-    const fn is_in_catalogs(&self) -> bool {
-        matches!(self, Self::SlotAtRisk | Self::AnchorAtRisk(_))
-    }
-
-    /// Whether this is a measurement, which is outdated while nothing streams.
-    const fn is_measured(&self) -> bool {
-        self.is_of_session()
-            || self.is_in_catalogs()
-            || matches!(self, Self::BrokenOff(_) | Self::WalBudget)
-    }
-
-    /// Whether a settled position ends the problem.
-    fn is_passed(&self, settled: Lsn) -> bool {
-        matches!(self, Self::Unsendable(after) | Self::BrokenOff(after) if settled > *after)
-    }
-}
-
 #[derive(Debug)]
 struct State {
     phase: Phase,
@@ -187,10 +137,20 @@ impl State {
     fn condition(&self) -> Condition {
         let ending = matches!(self.phase, Phase::Ending { .. });
         let ending = ending.then(|| Reason::new(ReasonKind::Phase, ENDING));
-        let problems = self.problems.iter().filter(|(problem, _)| !problem.is_in_catalogs());
+        let problems = self.problems().filter(|(problem, _)| !problem.is_in_catalogs());
         let problems = problems.map(|(_, reason)| reason.clone());
         let reasons = problems.chain(ending).chain(self.topic_problems());
         Condition::new(self.phase.name(), distinct(reasons).into_iter())
+    }
+
+    /// Returns the problems. An outage that is only the refusal of a topic is left out.
+    fn problems(&self) -> impl Iterator<Item = (&Problem, &Reason)> {
+        let is_refusal = |reason: &Reason| {
+            self.refusing_topics.values().any(|it| reason.text.contains(&it.code.to_string()))
+        };
+        self.problems
+            .iter()
+            .filter(move |(problem, reason)| **problem != Problem::Outage || !is_refusal(reason))
     }
 
     fn topic_problems(&self) -> impl Iterator<Item = Reason> {
@@ -546,7 +506,7 @@ impl Health {
         };
         let retained_wal =
             state.retained_wal.as_ref().and_then(RetainedWalStatus::reason_not_ready);
-        let problems = state.problems.iter().map(|(problem, reason)| match &retained_wal {
+        let problems = state.problems().map(|(problem, reason)| match &retained_wal {
             Some(with_bytes) if *problem == Problem::WalBudget => with_bytes.clone(),
             Some(_) | None => reason.clone(),
         });

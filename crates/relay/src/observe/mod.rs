@@ -7,6 +7,7 @@ pub mod health;
 pub mod ignored_changes;
 pub mod metrics;
 pub mod observer;
+mod problem;
 pub mod publish_availability;
 mod publish_rate;
 mod refusals;

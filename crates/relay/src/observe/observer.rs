@@ -275,7 +275,7 @@ impl Observer {
                 self.health.published(rows);
                 self.publish_rate.stored(rows);
                 self.heavy_keys.stored(batch.topic(), batch.ordering_key(), rows, bytes);
-                self.recovered(batch.topic());
+                self.recovered(batch.topic(), now);
             }
             Err(failure) => self.refused(batch, failure, now),
         }
@@ -336,7 +336,8 @@ impl Observer {
         let due = self.dead_rows.as_mut().map(|rows| rows.due(now)).unwrap_or_default();
         due.iter().for_each(UnloggedDeadRows::log);
         for (topic, lasted) in self.refusals.over(now) {
-            tracing::info!(topic = &*topic, ?lasted, "publish succeeds again");
+            let lasted = format!("{:.1} s", lasted.as_secs_f64());
+            tracing::info!(topic = &*topic, lasted, "publish succeeds again");
         }
         self.metrics.rows_read.inc_by(std::mem::take(&mut self.rows_read));
         self.rows_by_type.flush(&self.metrics);
@@ -553,12 +554,12 @@ impl Observer {
         }
     }
 
-    fn recovered(&mut self, topic: &Topic) {
+    fn recovered(&mut self, topic: &Topic, now: Instant) {
         // An earlier session may have found the problem.
         if self.health.has_operator_problems() {
             self.health.operator_cleared(topic);
         }
-        self.refusals.stored(topic);
+        self.refusals.stored(topic, now);
     }
 
     fn of_topic(&mut self, topic: &Topic) -> &TopicMetrics {

@@ -21,8 +21,8 @@ struct Refusal {
     class: FailureClass,
     began: Instant,
     last: Instant,
-    /// Whether a message was stored after the last refusal.
-    is_stored: bool,
+    /// When the first message after the last refusal was stored.
+    stored_at: Option<Instant>,
 }
 
 impl Refusals {
@@ -43,12 +43,12 @@ impl Refusals {
                     class: failure.class,
                     began: now,
                     last: now,
-                    is_stored: false,
+                    stored_at: None,
                 });
             }
             return has_room;
         };
-        (refusal.last, refusal.is_stored, refusal.class) = (now, false, failure.class);
+        (refusal.last, refusal.stored_at, refusal.class) = (now, None, failure.class);
         let is_news = !refusal.codes.contains(&failure.code);
         if is_news {
             refusal.codes.push(failure.code);
@@ -56,20 +56,21 @@ impl Refusals {
         is_news
     }
 
-    pub(super) fn stored(&mut self, topic: &Topic) {
+    pub(super) fn stored(&mut self, topic: &Topic, now: Instant) {
         if let Some(refusal) = self.0.iter_mut().find(|refusal| refusal.topic == *topic) {
-            refusal.is_stored = true;
+            refusal.stored_at.get_or_insert(now);
         }
     }
 
-    /// Returns the topics whose refusals have ended, and how long the refusals lasted.
+    /// Returns the topics whose refusals have ended, and how long nothing was stored.
     pub(super) fn over(&mut self, now: Instant) -> Vec<(Topic, Duration)> {
         let is_over = |refusal: &mut Refusal| {
             let quiet = now.saturating_duration_since(refusal.last);
-            refusal.is_stored && quiet >= quiet_of(refusal.class)
+            refusal.stored_at.is_some() && quiet >= quiet_of(refusal.class)
         };
         let over = self.0.extract_if(.., is_over);
-        over.map(|refusal| (refusal.topic, refusal.last - refusal.began)).collect()
+        let end = |refusal: &Refusal| refusal.stored_at.unwrap_or(refusal.last);
+        over.map(|it| (Topic::clone(&it.topic), end(&it).duration_since(it.began))).collect()
     }
 }
 
@@ -102,16 +103,17 @@ mod tests {
         let mut refusals = Refusals::default();
         assert!(refusals.refused(&topic, &no_answer, start));
         for second in 0..60 {
-            refusals.stored(&topic);
+            refusals.stored(&topic, after(second));
             assert!(!refusals.refused(&topic, &no_answer, after(second)));
         }
         let unavailable = failure(FailureClass::Transient, CallCode::Unavailable);
         assert!(refusals.refused(&topic, &unavailable, after(60)), "another cause is news");
         assert_eq!(refusals.over(after(600)), [], "nothing was stored since");
-        refusals.stored(&topic);
-        refusals.stored(&other);
+        refusals.stored(&topic, after(62));
+        refusals.stored(&topic, after(64));
+        refusals.stored(&other, after(64));
         assert_eq!(refusals.over(after(129)), []);
-        assert_eq!(refusals.over(after(130)), [(Topic::clone(&topic), Duration::from_secs(60))]);
+        assert_eq!(refusals.over(after(130)), [(Topic::clone(&topic), Duration::from_secs(62))]);
         assert!(refusals.refused(&topic, &no_answer, after(131)), "another event");
     }
 
@@ -125,9 +127,10 @@ mod tests {
             &failure(FailureClass::Operator, CallCode::NotFound),
             start
         ));
-        refusals.stored(&topic);
+        let mended = Duration::from_secs(3);
+        refusals.stored(&topic, start + mended);
         let over = refusals.over(start + Duration::from_secs(5));
-        assert_eq!(over, [(topic, Duration::ZERO)]);
+        assert_eq!(over, [(topic, mended)]);
     }
 
     #[test]

@@ -210,6 +210,9 @@ impl EventTrace {
                 "no row: the row filter of the publication leaves the event out"
             }
             Some(true) => "no row: the event was published without being parked",
+            Some(false) if self.message.is_some() => {
+                "no row: the event is published, and the position waits for an earlier row"
+            }
             Some(false) => "no row: the event is not published yet",
             None => "no row: the event never failed, or its record was deleted",
         };

@@ -214,7 +214,8 @@ pub(crate) fn with_list(mut error: clap::Error, words: &[&str]) -> clap::Error {
     // These name a new object.
     let is_new = matches!(*command, "init" | "create");
     if is_missing && !is_new && error.kind() == ErrorKind::MissingRequiredArgument {
-        let tip = StyledStr::from(format!("`walrelay {group} list` lists them"));
+        let tip =
+            StyledStr::from(format!("`walrelay {group} list`, with the same options, lists them"));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     }
     error
@@ -281,9 +282,18 @@ mod tests {
     #[test]
     fn a_missing_name_leads_to_the_list_and_a_missing_change_to_its_options() {
         for (words, tip) in [
-            (&["walrelay", "consumer", "status"][..], "tip: `walrelay consumer list` lists them"),
-            (&["walrelay", "dispatch", "show"], "tip: `walrelay dispatch list` lists them"),
-            (&["walrelay", "inbox", "edit", "--dry-run"], "tip: `walrelay inbox list` lists them"),
+            (
+                &["walrelay", "consumer", "status"][..],
+                "tip: `walrelay consumer list`, with the same options",
+            ),
+            (
+                &["walrelay", "dispatch", "show"],
+                "tip: `walrelay dispatch list`, with the same options",
+            ),
+            (
+                &["walrelay", "inbox", "edit", "--dry-run"],
+                "tip: `walrelay inbox list`, with the same options",
+            ),
             (&["walrelay", "dispatch", "edit", "6f1c9a9e"], "--set-topic <TOPIC>|--set-key <KEY>"),
         ] {
             assert!(told(words).contains(tip), "{words:?}: {}", told(words));

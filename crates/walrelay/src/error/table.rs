@@ -56,7 +56,7 @@ fn of_postgres() -> Vec<PgError> {
         tls(TlsError::Unexpected(0)),
         PgError::Pooler,
         PgError::SharedBackend,
-        PgError::AuthenticationMethod { method: text() },
+        PgError::AuthenticationMethod { method: text(), why: "which is not supported" },
         PgError::PasswordMissing,
         PgError::PasswordFile { path: "x".into(), source: broken() },
         PgError::Scram { source: broken() },
@@ -158,6 +158,7 @@ fn of_pubsub() -> Vec<PubsubError> {
         PubsubError::Roots { problem: text() },
         PubsubError::Setting { name: "x", problem: "y" },
         PubsubError::NoAnswer {
+            endpoint: text(),
             action: "create",
             topic: text(),
             waited: Duration::ZERO,

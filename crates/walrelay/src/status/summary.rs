@@ -20,6 +20,7 @@ use crate::output::text::{human_bytes, visible};
 const LIST: &str = "walrelay dispatch list";
 
 const START: &str = "start the relay: walrelay run";
+const UNLESS_ONE_RUNS: &str = ", unless one runs, which reconnects by itself";
 
 /// Returns the next step for an unfinished operation that this command finishes.
 pub(crate) fn finishing_step(command: &str) -> NextStep {
@@ -207,7 +208,13 @@ impl Summary {
                 let headline = format!("{flow}; last progress {seconds:.0} s ago");
                 Self::new(Severity::Attention, headline, Some(NextStep::new(step)))
             }
-            None => Self::new(Severity::Bad, flow, Some(NextStep::new(START))),
+            // A relay whose server was away for a while has recorded nothing either.
+            None => {
+                let is_first = settled_seconds.is_none();
+                let step =
+                    if is_first { START.to_owned() } else { format!("{START}{UNLESS_ONE_RUNS}") };
+                Self::new(Severity::Bad, flow, Some(NextStep::new(step)))
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use walrelay_inbox::{
     Settings, Until,
 };
 use walrelay_otlp::Spans;
+use walrelay_relay::lifecycle::WaitLog;
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
@@ -201,7 +202,7 @@ fn log_start(settings: &Settings, http: Option<SocketAddr>) {
 /// meanwhile.
 async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error> {
     let mut random = Random::new(random_seed());
-    let mut failures = 0;
+    let (mut failures, mut log) = (0, WaitLog::default());
     let patient_until = Instant::now() + FIRST_ANSWER_TIMEOUT;
     loop {
         let error = match Consumer::prepare(settings.clone()).await {
@@ -219,7 +220,9 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
         let delay = START_BACKOFF.delay(failures, random.next_u32());
         let (error_code, fix) = (error.code().name(), explain::fix(error.code()));
         let cause = Chain(&error);
-        tracing::warn!(error_code, error = %cause, fix, delay_ms = delay.as_millis(), "cannot start yet; trying again");
+        if log.is_due(error.code(), Instant::now()) {
+            tracing::warn!(error_code, error = %cause, fix, delay_ms = delay.as_millis(), "cannot start yet; trying again");
+        }
         health.set_start_problem(Some(Chain(&error).to_string()));
         sleep(delay).await;
     }

@@ -148,10 +148,9 @@ impl StatusWithBacklog {
         match (retrying, held + incomplete) {
             (0, _) => {}
             (_, 0) => parts.push(format!("{retrying} event(s) are tried again by themselves")),
-            (_, _) => parts.push(format!("{retrying} event(s) are tried again or wait for others")),
-        }
-        if held > 0 {
-            parts.push(format!("{held} key(s) wait for an earlier event"));
+            (_, keys) => parts.push(format!(
+                "{retrying} event(s) of {keys} key(s) are tried again, or wait behind one that is"
+            )),
         }
         if incomplete > 0 {
             parts.push(format!("{incomplete} key(s) wait for a missing version"));
@@ -219,6 +218,11 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
     if status.keys_waiting_for_a_version > 0 {
         return Some(format!(
             "to see which version is missing: walrelay inbox list --consumer {consumer} --status retrying"
+        ));
+    }
+    if status.events.retrying > 0 {
+        return Some(format!(
+            "to see why: walrelay inbox list --consumer {consumer} --status retrying"
         ));
     }
     (messages.unwrap_or_default() > 0 && status.received_last_minute == 0).then(|| {
@@ -308,7 +312,7 @@ mod tests {
         let held = EventCounts { dead: 1, retrying: 3, ..EventCounts::default() };
         let held = head(ConsumerStatus { events: held, keys_held: 1, ..status() }, 0).0;
         assert!(
-            held.contains("3 event(s) are tried again or wait for others; 1 key(s) wait"),
+            held.contains("3 event(s) of 1 key(s) are tried again, or wait behind one that is"),
             "{held}"
         );
         let retrying = EventCounts { retrying: 2, ..EventCounts::default() };
