@@ -40,8 +40,9 @@ fi
 # Most tests wait for servers and processes. with-servers starts a server per thread.
 export NEXTEST_TEST_THREADS="${NEXTEST_TEST_THREADS:-$((4 * $(getconf _NPROCESSORS_ONLN)))}"
 log=$(mktemp)
+doctests=$(mktemp)
 in_memory=
-trap 'rm -rf "$log" $in_memory' EXIT
+trap 'rm -rf "$log" "$doctests" $in_memory' EXIT
 # Creating files on a disk is a third of the processor time of the servers, so their data is in memory
 # where 8 GiB are free.
 available() { awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo 2>/dev/null; }
@@ -58,8 +59,9 @@ run() {
   # with-servers lists what was skipped only after the summary.
 }
 
-# nextest runs no doctests.
-cargo test -q --workspace --doc || status=$?
+# nextest runs no doctests. They wait for nothing, so they run beside the first tests.
+cargo test -q --workspace --doc >"$doctests" 2>&1 &
+documented=$!
 # A workspace of its own, which only the long run builds.
 if [ "${profiles[1]}" = all ]; then
   "$with_servers" cargo test -q --locked --manifest-path bench/peers/Cargo.toml \
@@ -71,6 +73,8 @@ for version in $versions; do
   [ "$version" = "$newest" ] || WALRELAY_TEST_POSTGRES=$version run "${profiles[0]}" "$@"
 done
 WALRELAY_TEST_POSTGRES=$newest run "${profiles[1]}" "$@"
+wait "$documented" || status=$?
+cat "$doctests"
 
 echo
 echo "test: Postgres $versions; the summaries of all runs:"

@@ -141,9 +141,8 @@ mod tests {
                 assert!(refused.contains(method), "{size}: {refused}");
             }
         }
-        let mut gate = AuthGate::new(AuthMethods::parse("none").unwrap());
-        assert!(gate.take(b"N\0\0\0\x05\0").is_err(), "nothing comes before the request");
-        let mut gate = AuthGate::new(AuthMethods::parse("none").unwrap());
-        assert!(gate.take(b"E\0").unwrap(), "an error is told");
+        let first = |bytes: &[u8]| AuthGate::new(AuthMethods::parse("none").unwrap()).take(bytes);
+        assert!(first(b"N\0\0\0\x05\0").is_err(), "nothing comes before the request");
+        assert!(first(b"E\0").unwrap(), "an error is read");
     }
 }

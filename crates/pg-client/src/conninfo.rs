@@ -53,7 +53,10 @@ impl ConnectConfig {
     pub fn parse(text: &str, env: &PgEnv) -> Result<Self, Vec<ConninfoProblem>> {
         let mut problems = Vec::new();
         let mut pairs = text::pairs(text.trim(), &mut problems);
-        add_service(&mut pairs, env, &mut problems);
+        if let Err(problem) = add_service(&mut pairs, env) {
+            // Everything else may be in the service.
+            return Err(vec![problem]);
+        }
         let mut keywords = Keywords::new(pairs, &mut problems);
         let config = keywords.config(env);
         match (config, problems.is_empty()) {
@@ -277,19 +280,18 @@ impl<'a> Keywords<'a> {
 
 /// Adds the pairs of the service that the string or the environment names. What the string says itself
 /// comes later, and therefore wins.
-fn add_service(pairs: &mut text::Pairs, env: &PgEnv, problems: &mut Vec<ConninfoProblem>) {
+fn add_service(pairs: &mut text::Pairs, env: &PgEnv) -> Result<(), ConninfoProblem> {
     let given = |keyword: &str| {
         let found = pairs.iter().rev().find(|(name, _)| name == keyword);
         found.map(|(_, value)| value.clone()).filter(|value| !value.is_empty())
     };
+    let Some(service) = given("service").or_else(|| env.service.clone()) else { return Ok(()) };
     let file = given("servicefile").map(PathBuf::from);
-    let Some(service) = given("service").or_else(|| env.service.clone()) else { return };
-    pairs.retain(|(name, _)| name != "service" && name != "servicefile");
     let files = file.map_or_else(|| env.service_files.clone(), |file| vec![file]);
-    match service::pairs(&service, &files) {
-        Ok(of_service) => drop(pairs.splice(0..0, of_service)),
-        Err(problem) => problems.push(problem),
-    }
+    let of_service = service::pairs(&service, &files)?;
+    pairs.retain(|(name, _)| name != "service" && name != "servicefile");
+    pairs.splice(0..0, of_service);
+    Ok(())
 }
 
 fn port_number(text: &str) -> Option<u16> {

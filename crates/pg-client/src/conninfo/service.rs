@@ -17,22 +17,18 @@ const BYTES_MAX: u64 = 1 << 20;
 /// No file has it, a file cannot be read, or a line of the section is no pair. Never quotes a value.
 pub(super) fn pairs(service: &str, files: &[PathBuf]) -> Result<Pairs, ConninfoProblem> {
     for path in files {
-        match read(path) {
-            Ok(contents) => {
-                if let Some(pairs) = section(&contents, service) {
-                    return pairs.map_err(|problem| {
-                        let path = path.display();
-                        ConninfoProblem::new(format!("service {service:?} in {path}: {problem}"))
-                    });
-                }
-            }
+        let shown = path.display();
+        let contents = match read(path) {
+            Ok(contents) => contents,
             // As in libpq, the next file is read.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => {
-                let path = path.display();
-                return Err(ConninfoProblem::new(format!("read service file {path}: {error}")));
+                return Err(ConninfoProblem::new(format!("read service file {shown}: {error}")));
             }
-        }
+        };
+        let Some(pairs) = section(&contents, service) else { continue };
+        let problem = |it| ConninfoProblem::new(format!("service {service:?} in {shown}: {it}"));
+        return pairs.map_err(problem);
     }
     let files: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
     Err(ConninfoProblem::new(match files.as_slice() {

@@ -264,14 +264,14 @@ fn a_service_gives_what_the_string_does_not_say() {
     std::fs::write(&path, contents).unwrap();
     let env =
         PgEnv { service_files: vec![directory.join("missing"), path.clone()], ..PgEnv::default() };
-    let config = ConnectConfig::parse("service=orders dbname=d port=7000", &env).unwrap();
-    assert_eq!(config.describe(), "db.example:7000/d as u");
-    assert_eq!(password(&config), Some("hunter2"));
+    let named = ConnectConfig::parse("service=orders dbname=d port=7000", &env).unwrap();
+    assert_eq!(named.describe(), "db.example:7000/d as u");
+    assert_eq!(password(&named), Some("hunter2"));
     let by_name = PgEnv { service: Some("orders".into()), ..env.clone() };
-    let config = ConnectConfig::parse("postgresql:///d", &by_name).unwrap();
-    assert_eq!(config.describe(), "db.example:6000/d as u");
-    let named = format!("postgresql:///d?service=orders&servicefile={}", path.display());
-    assert!(parse(&named).is_ok());
+    let from_env = ConnectConfig::parse("postgresql:///d", &by_name).unwrap();
+    assert_eq!(from_env.describe(), "db.example:6000/d as u");
+    let with_file = format!("postgresql:///d?service=orders&servicefile={}", path.display());
+    assert!(parse(&with_file).is_ok());
     for (service, told) in
         [("billing", "is not in"), ("nested", "cannot name another"), ("bad", "a line has no =")]
     {

@@ -300,12 +300,12 @@ async fn only_methods_that_require_auth_allows_see_a_password() {
 #[tokio::test]
 async fn a_client_certificate_is_shown_with_a_key_that_may_be_encrypted() {
     let Some(server) = secured() else { return };
-    let url = |key: &str, more: &str| {
+    let with_key = |key: &str, more: &str| {
         let (certificate, key) = (server.pem("client.crt"), server.pem(key));
         let parameters = format!("sslmode=require&sslcert={certificate}&sslkey={key}{more}");
         server.url("certified", "127.0.0.1", &parameters)
     };
-    for url in [url("client.key", ""), url("encrypted.key", "&sslpassword=key-secret")] {
+    for url in [with_key("client.key", ""), with_key("encrypted.key", "&sslpassword=key-secret")] {
         for result in both(&config(&url)).await {
             result.unwrap();
         }
@@ -315,11 +315,11 @@ async fn a_client_certificate_is_shown_with_a_key_that_may_be_encrypted() {
         assert_eq!(kind(&result.unwrap_err()), Some(ServerErrorKind::Authentication));
     }
     for (url, told) in [
-        (url("encrypted.key", ""), "give its password as sslpassword"),
-        (url("encrypted.key", "&sslpassword=wrong-secret"), "cannot be decrypted"),
-        (url("old.key", "&sslpassword=key-secret"), "openssl pkcs8 -topk8"),
-        (url("missing.key", ""), "missing.key"),
-        (url("client.crt", ""), "client.crt"),
+        (with_key("encrypted.key", ""), "give its password as sslpassword"),
+        (with_key("encrypted.key", "&sslpassword=wrong-secret"), "cannot be decrypted"),
+        (with_key("old.key", "&sslpassword=key-secret"), "openssl pkcs8 -topk8"),
+        (with_key("missing.key", ""), "missing.key"),
+        (with_key("client.crt", ""), "client.crt"),
     ] {
         let problems = ConnectConfig::parse(&url, &PgEnv::default()).unwrap_err();
         let problem = problems[0].to_string();
