@@ -219,7 +219,10 @@ impl EventTrace {
         part(&mut text, "dispatch state", &self.dispatch, unrecorded);
         text.push_str(&TracedMessage::text(self.message.as_ref()));
         for (name, row) in &self.inboxes {
-            part(&mut text, &format!("inbox of {}", visible(name)), row, "not there");
+            let may_be_absent =
+                is_published(&self.outbox, &self.dispatch) && !self.not_in.contains(name);
+            let absent = if may_be_absent { NEED_NOT_BE_THERE } else { "not there" };
+            part(&mut text, &format!("inbox of {}", visible(name)), row, absent);
         }
         if self.dispatch["status"] == "dead" {
             text.push_str(&format!("next: walrelay dispatch show {}\n", quoted(&self.event_id)));
@@ -231,6 +234,9 @@ impl EventTrace {
         text
     }
 }
+
+const NEED_NOT_BE_THERE: &str =
+    "not there, and need not be: the consumer began later, or reads other topics";
 
 /// Returns whether a row of the outbox has been published, as far as the relay knows.
 fn is_published(row: &Value, dispatch: &Value) -> bool {

@@ -111,9 +111,14 @@ async fn footer<S: FailedEvents>(
     Ok(text)
 }
 
-/// Returns the next step for the first dead event of a page.
+/// Returns the next step for the first dead event of a page, else for the first that has failed.
 fn next_step<S: FailedEvents>(rows: &[FailedEvent]) -> String {
-    let Some(first) = rows.iter().find(|row| row.status == "dead") else { return String::new() };
+    let is_failing = |row: &&FailedEvent| row.status == "retrying" && row.attempts > 0;
+    let first = rows.iter().find(|row| row.status == "dead");
+    let Some(first) = first.or_else(|| rows.iter().find(is_failing)) else { return String::new() };
     let (command, id) = (S::COMMAND, quoted(&first.event_id));
-    format!("next: {command} show {id}; then {command} retry, edit or discard {id}\n")
+    match first.status == "dead" {
+        true => format!("next: {command} show {id}; then {command} retry, edit or discard {id}\n"),
+        false => format!("next: {command} show {id}\n"),
+    }
 }
