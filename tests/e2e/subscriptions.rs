@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
-use walrelay_pubsub::{Endpoint, Subscriber};
+use walrelay_pubsub::{Admin, Endpoint, Subscriber};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};
 
@@ -199,6 +199,37 @@ async fn a_created_subscription_is_named_after_its_topic_and_can_be_read_again()
     world.pubsub.emulator().retain(&topic("video.events"), DAY).expect("a topic");
     let fixed = world.succeed(["check"]).await;
     assert!(!fixed.contains("topic-retention-missing"), "{fixed}");
+}
+
+#[tokio::test]
+async fn a_subscription_with_exactly_once_delivery_survives_a_kill_and_each_event_takes_effect_once()
+ {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.set_up_consumer().await;
+    let create = ["--create", "--topic", "video.events", "--exactly-once"];
+    init(&world, &create, 0, &["created: subscription"]).await;
+    assert!(settings(&world, "video.events.ledger").await.enable_exactly_once_delivery);
+    world.insert_events(10, 200).await;
+    world.catch_up().await;
+    let killed = world.start_consumer([]).await;
+    world.wait_applied(20).await;
+    drop(killed);
+    let _consumer = world.start_consumer([]).await;
+    world.wait_applied(200).await;
+    let sum = "SELECT sum(events)::bigint FROM effect.balance";
+    assert_eq!(world.number(sum).await, 200, "each once");
+}
+
+#[tokio::test]
+async fn the_regions_of_a_created_topic_are_those_that_were_named() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let regions = "europe-west1,europe-west4";
+    world.succeed(["init", "--create-topics=pinned.events", "--regions", regions]).await;
+    let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
+    let admin = Admin::connect(&endpoint).expect("a client");
+    let found = admin.topic("projects/test/topics/pinned.events").await.expect("an answer");
+    let policy = found.expect("the topic").message_storage_policy.expect("a policy");
+    assert_eq!(policy.allowed_persistence_regions.join(","), regions);
 }
 
 #[tokio::test]
