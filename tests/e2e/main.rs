@@ -18,6 +18,7 @@ mod first_start;
 mod forget;
 mod gaps;
 mod getting_in;
+mod google_login;
 mod handlers;
 mod health;
 mod hot_keys;

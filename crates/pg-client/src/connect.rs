@@ -208,10 +208,10 @@ pub async fn open_session<G: SessionStartup>(
     config: &ConnectConfig,
     greeting: &G,
 ) -> Result<G::Session, PgError> {
+    let endpoints = config.endpoints_now().await?;
     let deadline = Instant::now() + config.connect_timeout;
     let mut failures = Vec::new();
     let mut targets = Vec::new();
-    let endpoints = config.endpoints_now()?;
     for endpoint in &endpoints {
         match timeout(deadline - Instant::now(), look_up(endpoint)).await {
             Ok(Ok(addresses)) => {

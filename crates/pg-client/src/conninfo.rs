@@ -145,6 +145,7 @@ impl<'a> Keywords<'a> {
         Some(ConnectConfig {
             endpoints,
             passfile,
+            password_source: None,
             user,
             database,
             security: security?,

@@ -100,6 +100,14 @@ pub enum PgError {
         source: io::Error,
     },
 
+    /// The source of passwords has none.
+    #[error("get the password of the connection")]
+    PasswordSource {
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+
     /// The server could not prove that it knows the password.
     #[error("SCRAM authentication with the server")]
     Scram {
@@ -199,6 +207,7 @@ impl PgError {
             | Self::AuthenticationMethod { .. }
             | Self::PasswordMissing
             | Self::PasswordFile { .. }
+            | Self::PasswordSource { .. }
             | Self::Scram { .. }
             | Self::WrongSession { .. }
             | Self::EndedByServer
@@ -287,7 +296,7 @@ impl Coded for PgError {
             Self::Server(answer) => answer.kind().code(),
             Self::Pooler | Self::SharedBackend => Code::ConnectionPooler,
             Self::AuthenticationMethod { .. } => Code::AuthenticationMethodUnsupported,
-            Self::PasswordMissing => Code::PasswordMissing,
+            Self::PasswordMissing | Self::PasswordSource { .. } => Code::PasswordMissing,
             Self::PasswordFile { .. } => Code::PasswordFileUnreadable,
             Self::Scram { .. } => Code::ServerUnproven,
             Self::WrongSession { .. } => Code::WrongSessionAttributes,

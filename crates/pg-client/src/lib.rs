@@ -15,6 +15,7 @@ mod connect;
 mod conninfo;
 mod error;
 mod names;
+mod password_source;
 mod row_security;
 mod row_sql;
 mod schema;
@@ -43,6 +44,7 @@ pub use conninfo::{
 pub use error::{PgError, TlsError, UNBOUND, UNSUPPORTED};
 pub use named_sql::named_sql;
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal, table_literals};
+pub use password_source::{PasswordFuture, PasswordSource};
 pub use row_security::{IS_HIDDEN, TableAccess, refuse_hidden_rows};
 pub use row_sql::{nullable_text_form_sql, own_rows_sql, text_form_sql};
 pub use schema::{

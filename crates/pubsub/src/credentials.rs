@@ -21,6 +21,12 @@ use walrelay_core::PublishFailure;
 /// The widest scope. The roles of the account limit its access.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
+/// The scopes of Cloud SQL and of AlloyDB, for a login to their databases.
+const LOGIN_SCOPES: [&str; 2] = [
+    "https://www.googleapis.com/auth/sqlservice.login",
+    "https://www.googleapis.com/auth/alloydb.login",
+];
+
 /// The age up to which a cached token is used without the library. The library renews tokens
 /// minutes before they expire, so one second is safe. Asking it costs more than a one-message
 /// request can afford.
@@ -35,15 +41,15 @@ const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
 const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
 
 pub(crate) fn application_default() -> Result<Credentials, PubsubError> {
-    default_builder()?.build().map_err(|error| PubsubError::Credentials(Box::new(error)))
+    default_builder(&[SCOPE])?.build().map_err(|error| PubsubError::Credentials(Box::new(error)))
 }
 
-fn default_builder() -> Result<Builder, PubsubError> {
+fn default_builder(scopes: &[&str]) -> Result<Builder, PubsubError> {
     // Without certificate authorities, the library's client panics.
     if load_native_certs().certs.is_empty() {
         return Err(PubsubError::NoAuthorities);
     }
-    Ok(Builder::default().with_scopes([SCOPE]))
+    Ok(Builder::default().with_scopes(scopes.iter().copied()))
 }
 
 /// Access tokens of the application default credentials, for another service of Google.
@@ -57,7 +63,17 @@ impl GoogleTokens {
     ///
     /// There are none, or the machine has no certificate authorities.
     pub fn application_default() -> Result<Self, PubsubError> {
-        let builder = default_builder()?.build_access_token_credentials();
+        Self::of_scopes(&[SCOPE])
+    }
+
+    /// As [`Self::application_default`], for the login to databases of Cloud SQL and AlloyDB. These
+    /// refuse the scope that covers everything.
+    pub fn of_database_login() -> Result<Self, PubsubError> {
+        Self::of_scopes(&LOGIN_SCOPES)
+    }
+
+    fn of_scopes(scopes: &[&str]) -> Result<Self, PubsubError> {
+        let builder = default_builder(scopes)?.build_access_token_credentials();
         builder.map(Self).map_err(|error| PubsubError::Credentials(Box::new(error)))
     }
 

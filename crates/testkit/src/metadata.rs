@@ -2,24 +2,39 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-const TOKEN: &str = r#"{"access_token":"a-token","expires_in":3600,"token_type":"Bearer"}"#;
+/// The token of a server at its start.
+const TOKEN: &str = "a-token";
 /// The maximum size of a token request, more than such a request needs.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 
-/// A metadata server that returns the same token to every client. Dropping the value stops the
+/// A metadata server that returns its current token to every client. Dropping the value stops the
 /// server.
 #[derive(Debug)]
 pub struct MetadataServer {
     address: SocketAddr,
+    issued: Issued,
     _serving: JoinSet<()>,
 }
 
+/// The answer to a request for a token.
+type Issued = Arc<Mutex<String>>;
+
+fn answer_of(token: &str, expires_in: u32) -> String {
+    format!(r#"{{"access_token":"{token}","expires_in":{expires_in},"token_type":"Bearer"}}"#)
+}
+
 impl MetadataServer {
+    /// Issues another token from now on, which expires in so many seconds.
+    pub fn issue(&self, token: &str, expires_in: u32) {
+        *self.issued.lock().unwrap_or_else(PoisonError::into_inner) = answer_of(token, expires_in);
+    }
+
     /// Starts the server on a free port.
     pub async fn start() -> io::Result<Self> {
         Self::start_after(0).await
@@ -29,17 +44,19 @@ impl MetadataServer {
     pub async fn start_after(unavailable: usize) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let mut serving = JoinSet::new();
+        let issued = Arc::new(Mutex::new(answer_of(TOKEN, 3600)));
+        let (current, mut serving) = (Arc::clone(&issued), JoinSet::new());
         serving.spawn(async move {
             let mut requests = 0;
             while let Ok((socket, _)) = listener.accept().await {
                 requests += 1;
                 let state = State::after(requests - 1, unavailable);
                 // An error is ignored: a client that disconnected needs no token.
-                drop(answer(socket, state).await);
+                let token = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                drop(answer(socket, state, &token).await);
             }
         });
-        Ok(Self { address, _serving: serving })
+        Ok(Self { address, issued, _serving: serving })
     }
 
     /// Returns the address for `GCE_METADATA_HOST`.
@@ -63,7 +80,7 @@ impl State {
     }
 }
 
-async fn answer(mut socket: TcpStream, state: State) -> io::Result<()> {
+async fn answer(mut socket: TcpStream, state: State, token: &str) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
         if socket.read_buf(&mut request).await? == 0 {
@@ -75,7 +92,7 @@ async fn answer(mut socket: TcpStream, state: State) -> io::Result<()> {
     });
     let (status, body) = match (state, is_token) {
         (State::Starting, _) => ("503 Service Unavailable", ""),
-        (State::Up, true) => ("200 OK", TOKEN),
+        (State::Up, true) => ("200 OK", token),
         (State::Up, false) => ("404 Not Found", ""),
     };
     let length = body.len();

@@ -89,12 +89,31 @@ pub(crate) struct ConnectionOptions {
     /// from PGPASSWORD or PGPASSFILE, the certificate authority from WALRELAY_SSLROOTCERT_PEM.
     #[arg(long, value_name = "URL", value_parser = secret)]
     pub database_url: Option<Secret>,
+    /// What proves who connects: a `password`, or `google`: a token of Google's credentials
+    ///
+    /// `google` is the IAM login of Cloud SQL and AlloyDB. Every connection takes a token, and needs TLS. A service
+    /// account's user is its address without .gserviceaccount.com.
+    #[arg(long, value_name = "HOW", default_value = "password", value_parser = word(DATABASE_AUTHS))]
+    pub database_auth: DatabaseAuth,
     /// Schema of walrelay's own tables and functions, for the outbox and for a consumer
     ///
     /// The name without quotes. `init` and `consumer init` create the schema.
     #[arg(long, value_name = "SCHEMA", default_value = "public", value_parser = text_form::<Schema>)]
     pub schema: Schema,
 }
+
+/// What proves to Postgres who connects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum DatabaseAuth {
+    /// The password of the connection string, the environment or a file, if the server asks for one.
+    #[default]
+    Password,
+    /// An access token of the application default credentials.
+    Google,
+}
+
+const DATABASE_AUTHS: &[(&str, DatabaseAuth)] =
+    &[("password", DatabaseAuth::Password), ("google", DatabaseAuth::Google)];
 
 /// The connection to Postgres, and the objects to use there.
 #[derive(Debug, Args)]

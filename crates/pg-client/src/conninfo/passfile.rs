@@ -17,9 +17,15 @@ impl ConnectConfig {
     ///
     /// # Errors
     ///
-    /// The password file cannot be read.
-    pub(crate) fn endpoints_now(&self) -> Result<Vec<Endpoint>, PgError> {
+    /// The password file cannot be read, or the source has no password.
+    pub(crate) async fn endpoints_now(&self) -> Result<Vec<Endpoint>, PgError> {
         let mut endpoints = self.endpoints.clone();
+        if let Some(from) = &self.password_source {
+            let password = from.password().await;
+            let password = password.map_err(|source| PgError::PasswordSource { source })?;
+            endpoints.iter_mut().for_each(|it| it.password = Some(password.clone()));
+            return Ok(endpoints);
+        }
         let Some(path) = &self.passfile else { return Ok(endpoints) };
         let failed = |source| PgError::PasswordFile { path: path.clone(), source };
         let contents = read(path).map_err(failed)?;

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::SupportedProtocolVersion;
 use socket2::TcpKeepalive;
 
 use crate::auth_methods::AuthMethods;
+use crate::password_source::PasswordSource;
 use crate::secret::Secret;
 use crate::tls::Identity;
 
@@ -19,6 +21,8 @@ pub struct ConnectConfig {
     /// The password file, if neither the string nor the environment has a password. Every
     /// connection reads it again, so a rotated password needs no restart.
     pub(crate) passfile: Option<PathBuf>,
+    /// What gives the password instead of the string, the environment and the file.
+    pub(crate) password_source: Option<Arc<dyn PasswordSource>>,
     pub(crate) user: String,
     pub(crate) database: String,
     pub(crate) security: Security,
@@ -224,6 +228,19 @@ impl ConnectConfig {
     pub fn with_patience(mut self, limit: Duration) -> Self {
         self.connect_timeout = self.connect_timeout.min(limit);
         self
+    }
+
+    /// Returns the configuration with passwords from this source instead of those of the string.
+    #[must_use]
+    pub fn with_password_source(mut self, source: Arc<dyn PasswordSource>) -> Self {
+        self.password_source = Some(source);
+        self
+    }
+
+    /// Returns whether a connection without TLS is impossible.
+    #[must_use]
+    pub const fn requires_tls(&self) -> bool {
+        !matches!(self.security.encryption, Encryption::Disable | Encryption::Prefer)
     }
 
     /// Returns the time budget of one attempt over all addresses.

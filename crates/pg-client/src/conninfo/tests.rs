@@ -376,24 +376,24 @@ fn the_password_file_is_matched_line_by_line_as_libpq_does() {
     assert_eq!(ask("nowhere", 5432, "v"), None);
 }
 
-#[test]
-fn the_password_file_is_read_again_before_every_connection() {
+#[tokio::test]
+async fn the_password_file_is_read_again_before_every_connection() {
     let name = format!("walrelay-passfile-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let env = PgEnv { passfile: Some(path.clone()), ..PgEnv::default() };
-    let now = |config: &ConnectConfig| {
-        let found = config.endpoints_now().expect("the file is there");
+    let now = async |config: &ConnectConfig| {
+        let found = config.endpoints_now().await.expect("the file is there");
         found[0].password.as_ref().map(|secret| secret.reveal().to_owned())
     };
     std::fs::write(&path, "h:*:*:*:first").unwrap();
     let config = ConnectConfig::parse("postgresql://u@h", &env).unwrap();
-    assert_eq!(now(&config).as_deref(), Some("first"));
+    assert_eq!(now(&config).await.as_deref(), Some("first"));
     std::fs::write(&path, "h:*:*:*:second").unwrap();
-    assert_eq!(now(&config).as_deref(), Some("second"));
+    assert_eq!(now(&config).await.as_deref(), Some("second"));
     std::fs::write(&path, "").unwrap();
-    assert_eq!(now(&config), None);
+    assert_eq!(now(&config).await, None);
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(config.endpoints_now(), Err(PgError::PasswordFile { .. })));
+    assert!(matches!(config.endpoints_now().await, Err(PgError::PasswordFile { .. })));
 }
 
 #[test]

@@ -221,8 +221,8 @@ impl EventTrace {
         for (name, row) in &self.inboxes {
             let may_be_absent =
                 is_published(&self.outbox, &self.dispatch) && !self.not_in.contains(name);
-            let absent = if may_be_absent { NEED_NOT_BE_THERE } else { "not there" };
-            part(&mut text, &format!("inbox of {}", visible(name)), row, absent);
+            let not_there = if may_be_absent { NEED_NOT_BE_THERE } else { "not there" };
+            part(&mut text, &format!("inbox of {}", visible(name)), row, not_there);
         }
         if self.dispatch["status"] == "dead" {
             text.push_str(&format!("next: walrelay dispatch show {}\n", quoted(&self.event_id)));

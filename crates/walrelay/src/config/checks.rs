@@ -12,6 +12,7 @@ use super::definition_place::DefinitionPlace;
 use super::environment::Environment;
 use super::layers::{CommandLine, Refusal};
 use super::problem::{Origins, Problem};
+use crate::options::DatabaseAuth;
 use crate::options::choices::Verbosity;
 use crate::options::values::looks_secret;
 
@@ -34,6 +35,7 @@ pub(crate) struct Checks<'a> {
     pub(crate) replay_options: Vec<String>,
     pub(crate) origins: Origins,
     pub(crate) schema: Schema,
+    pub(crate) database_auth: DatabaseAuth,
     pub(crate) shard: Shard,
     /// The definition of the outbox: the one on record, or the standard one, with the values given.
     pub(crate) definition: Definition,
@@ -61,6 +63,7 @@ impl<'a> Checks<'a> {
                 taken_names: Vec::new(),
             },
             schema,
+            database_auth: DatabaseAuth::default(),
             record: None,
             problems: Vec::new(),
         }
@@ -68,7 +71,9 @@ impl<'a> Checks<'a> {
 
     /// Takes over where the values of a command line come from.
     pub(crate) fn take_line(&mut self, line: CommandLine) {
-        let CommandLine { file, replay_options, origins, problems, schema, .. } = line;
+        let CommandLine { file, replay_options, origins, problems, schema, database_auth, .. } =
+            line;
+        self.database_auth = database_auth;
         self.definition.tables = vec![schema.table("app_outbox")];
         self.schema = schema;
         self.file = file;

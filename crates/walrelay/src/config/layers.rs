@@ -19,16 +19,26 @@ use super::file::{CONFIG, ConfigFile, Values};
 use super::guesses::{with_list, with_right_command, with_right_option};
 use super::problem::{Origin, Origins, Problem};
 use crate::error::printed_commands::Side;
-use crate::options::is_option;
 use crate::options::values::{looks_secret, may_hold_secret};
+use crate::options::{DatabaseAuth, is_option};
 use crate::output::text::quoted;
 
 /// The option that names the schema of walrelay's own tables.
 const SCHEMA: &str = "schema";
+/// The option that says what proves to a database who connects.
+const DATABASE_AUTH: &str = "database_auth";
 
 /// The options that name an outbox or an inbox. Printed commands repeat them.
-const PLACE: [&str; 7] =
-    [CONFIG, "database-url", SCHEMA, "slot", "shards", "create-topics", "failover"];
+const PLACE: [&str; 8] = [
+    CONFIG,
+    "database-url",
+    "database-auth",
+    SCHEMA,
+    "slot",
+    "shards",
+    "create-topics",
+    "failover",
+];
 
 /// A command line together with the values from environment and file.
 #[derive(Debug)]
@@ -51,6 +61,8 @@ pub(crate) struct CommandLine {
     pub(super) has_json_output: bool,
     /// The schema of walrelay's own tables. The default for a command without `--schema`.
     pub(super) schema: Schema,
+    /// What proves to each database who connects.
+    pub(super) database_auth: DatabaseAuth,
 }
 
 /// The reason why there is no `CommandLine`.
@@ -275,6 +287,7 @@ impl Layers<'_> {
         Ok(CommandLine {
             has_json_output: has_json_output(&matches),
             schema: innermost_value(&matches, SCHEMA).unwrap_or(Schema::PUBLIC),
+            database_auth: innermost_value(&matches, DATABASE_AUTH).unwrap_or_default(),
             file: file.filter(|path| !path.is_empty()),
             matches,
             replay_options,

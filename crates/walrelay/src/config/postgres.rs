@@ -1,17 +1,25 @@
 //! Options for Postgres: the connection, the slot, the publication and the tables.
 
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use tokio::sync::OnceCell;
 use walrelay_core::{ColumnAliases, ColumnNames};
-use walrelay_errors::Code;
+use walrelay_errors::{Chain, Code};
 use walrelay_outbox_store::{Definition, Outbox, Shard};
-use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, Secret};
+use walrelay_pg_client::{
+    ConnectConfig, PasswordFuture, PasswordSource, PgEnv, QualifiedName, Secret,
+};
+use walrelay_pubsub::{GoogleTokens, PubsubError};
 
 use super::checks::Checks;
 use super::definition_place::{DefinitionNeed, DefinitionPlace};
 use super::environment::Environment;
 use crate::options::values::{NamedDatabase, OptionalColumn, is_identifier, is_slot_name};
-use crate::options::{ConnectionOptions, DatabaseOptions, DefinitionOptions, InboxPlaces, Preset};
+use crate::options::{
+    ConnectionOptions, DatabaseAuth, DatabaseOptions, DefinitionOptions, InboxPlaces, Preset,
+};
 
 #[derive(Debug, Clone)]
 pub(crate) struct DatabaseConfig {
@@ -110,6 +118,9 @@ impl Checks<'_> {
             sslrootcert_pem: variable("WALRELAY_SSLROOTCERT_PEM").map(str::to_owned),
         };
         match ConnectConfig::parse(url.reveal(), &environment) {
+            Ok(connect) if self.database_auth == DatabaseAuth::Google => {
+                self.google_login(option, connect)
+            }
             Ok(connect) => Some(connect),
             Err(found) => {
                 for problem in found {
@@ -122,6 +133,24 @@ impl Checks<'_> {
                 None
             }
         }
+    }
+
+    /// Gives the connection tokens for its passwords. Refuses what the service would refuse with less
+    /// helpful words, and what would show a token to others.
+    fn google_login(&mut self, option: &str, connect: ConnectConfig) -> Option<ConnectConfig> {
+        let user = connect.user();
+        if let Some(name) = user.strip_suffix(".gserviceaccount.com") {
+            let allowed = format!("the user of a service account is {name}, without the rest");
+            self.wrong_or_missing(option, allowed);
+            return None;
+        }
+        if !connect.requires_tls() {
+            let allowed = "with --database-auth google it needs sslmode=require, verify-ca or verify-full: \
+                           a token would be readable on the way";
+            self.wrong_or_missing(option, allowed);
+            return None;
+        }
+        Some(connect.with_password_source(Arc::new(LoginTokens::default())))
     }
 
     pub(crate) fn inbox_places(&mut self, places: &InboxPlaces) -> Option<Vec<InboxPlace>> {
@@ -164,6 +193,21 @@ impl Checks<'_> {
             self.wrong("publication", &base, format!("1 to 63 bytes, {with}"));
         }
         Outbox { slot, publication, tables, shard }
+    }
+}
+
+/// Access tokens as passwords. The credentials are looked for when the first connection is opened.
+#[derive(Debug, Default)]
+struct LoginTokens(OnceCell<GoogleTokens>);
+
+impl PasswordSource for LoginTokens {
+    fn password(&self) -> PasswordFuture<'_> {
+        Box::pin(async {
+            let failed = |error: PubsubError| io::Error::other(Chain(&error).to_string());
+            let find = async || GoogleTokens::of_database_login();
+            let tokens = self.0.get_or_try_init(find).await.map_err(failed)?;
+            Ok(Secret::new(tokens.get().await.map_err(failed)?))
+        })
     }
 }
 

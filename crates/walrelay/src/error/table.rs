@@ -58,6 +58,7 @@ fn of_postgres() -> Vec<PgError> {
         PgError::SharedBackend,
         PgError::AuthenticationMethod { method: text(), why: "which is not supported" },
         PgError::PasswordMissing,
+        PgError::PasswordSource { source: broken() },
         PgError::PasswordFile { path: "x".into(), source: broken() },
         PgError::Scram { source: broken() },
         PgError::WrongSession { wanted: "a primary" },

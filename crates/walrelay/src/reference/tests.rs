@@ -110,7 +110,7 @@ fn problems_of(option: &OptionEntry, value: &str) -> Vec<Problem> {
     };
     let arguments = arguments.chain(needed).chain(required).map(OsString::from);
     let variables = [
-        ("DATABASE_URL", "postgresql://a@b/c"),
+        ("DATABASE_URL", "postgresql://a@b/c?sslmode=require"),
         ("WALRELAY_STATUS_INTERVAL", "100ms"),
         ("PUBSUB_PROJECT_ID", "p"),
         ("WALRELAY_HANDLER", "shop.apply"),
