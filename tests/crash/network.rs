@@ -86,7 +86,11 @@ async fn a_postgres_that_refuses_connections_for_a_while_is_waited_for() {
 
     proxy.set(Network::Refusing);
     proxy.cut();
-    wait_for_lines(&relay, "session broke off", 3).await;
+    let before = proxy.accepted_count();
+    // An attempt opens up to two connections.
+    let has_retried = async || (proxy.accepted_count() >= before + 6).then_some(());
+    wait_until(DEADLINE, "three refused attempts", has_retried).await;
+    wait_for_lines(&relay, "session broke off", 1).await;
     proxy.set(Network::Fine);
 
     wait_for_more(&world, 100).await;

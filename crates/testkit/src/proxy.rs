@@ -124,6 +124,7 @@ impl Proxy {
         self.condition.send_modify(|condition| condition.network = network);
     }
 
+    /// Returns the number of connections that clients have opened, those that were closed at once included.
     #[must_use]
     pub fn accepted_count(&self) -> usize {
         self.counters.accepted.load(Ordering::SeqCst)
@@ -148,10 +149,10 @@ async fn accept(
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept() => {
                 let Ok((client, _)) = accepted else { continue };
+                counters.accepted.fetch_add(1, Ordering::SeqCst);
                 if condition.borrow().network == Network::Refusing {
                     continue;
                 }
-                counters.accepted.fetch_add(1, Ordering::SeqCst);
                 let open = Open::count(Arc::clone(&counters));
                 connections.spawn(connect(client, upstream.clone(), condition.clone(), open));
             }

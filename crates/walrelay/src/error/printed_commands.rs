@@ -65,7 +65,9 @@ impl GivenPlace {
             let is_missing = |option: &str| {
                 accepted.iter().any(|it| it == option) && !printed.contains(&format!("--{option}"))
             };
-            let is_other = |option: &str| option == "database-url" && Side::of(rest) != self.side;
+            let is_other = |option: &str| {
+                matches!(option, "database-url" | "database-auth") && Side::of(rest) != self.side
+            };
             let missing =
                 self.options.iter().filter(|(option, _)| is_missing(option) && !is_other(option));
             Some((length, missing.map(|(_, words)| format!(" {words}")).collect()))
