@@ -46,10 +46,16 @@ pub fn official_or_skip() -> Option<String> {
         .or_else(|| skip("no official Pub/Sub emulator; run the tests through `make test`"))
 }
 
-/// Returns the official emulator's folder, found through the `gcloud` link on `PATH`.
+/// Returns the official emulator's folder, found through the `gcloud` link on `PATH`. None without Java,
+/// which the emulator needs.
 #[must_use]
 pub fn installation() -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
+    let has_java = variable("JAVA_HOME").is_some()
+        || env::split_paths(&path).any(|folder| folder.join("java").is_file());
+    if !has_java {
+        return None;
+    }
     env::split_paths(&path).find_map(|dir| {
         let gcloud = fs::canonicalize(dir.join("gcloud")).ok()?;
         // The link's target is …/google-cloud-sdk/bin/gcloud or …/google-cloud-sdk/gcloud.
@@ -82,7 +88,7 @@ impl OfficialEmulator {
     /// A sentence that names the missing part, for the person who runs the tests.
     pub fn start() -> Result<Self, String> {
         let installation = installation()
-            .ok_or("not installed: `gcloud components install pubsub-emulator` (needs Java)")?;
+            .ok_or("not installed, or without Java: `gcloud components install pubsub-emulator`")?;
         let port = free_port();
         let name = random_name("walrelay-pubsub-emulator");
         let log = env::temp_dir().join(format!("{name}.log"));
@@ -154,7 +160,8 @@ mod tests {
 
     #[test]
     fn the_official_emulator_answers_and_is_gone_when_dropped() {
-        let Some(_) = installation().or_else(|| skip("no official Pub/Sub emulator found")) else {
+        let none = "no official Pub/Sub emulator with Java found";
+        let Some(_) = installation().or_else(|| skip(none)) else {
             return;
         };
         let emulator = OfficialEmulator::start().unwrap();
