@@ -4,7 +4,7 @@ use std::fmt;
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use walrelay_pg_client::{Blockers, blockers, sql};
+use walrelay_pg_client::{APPLICATION_NAME, Blockers, blockers, sql};
 use walrelay_pg_replication::read_slot;
 
 use crate::admin_error::AdminError;
@@ -37,7 +37,7 @@ impl SlotUser {
     /// another.
     #[must_use]
     pub fn is_walrelay(&self) -> bool {
-        self.does == HolderActivity::Streams && self.application == "walrelay"
+        self.does == HolderActivity::Streams && self.application == APPLICATION_NAME
     }
 }
 

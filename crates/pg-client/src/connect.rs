@@ -31,7 +31,7 @@ use crate::error::{PgError, TlsError, UNBOUND};
 use crate::server_error::{ServerError, ServerErrorKind};
 use crate::session_limits::SET_SESSION_LIMITS;
 use crate::session_proof::{backend_of, is_announced, refuse_shared};
-use crate::stream::{Stream, Transport};
+use crate::stream::Stream;
 use crate::tls::{ALPN, client_config, server_name};
 use crate::value_formats::value_formats_sql;
 
@@ -330,11 +330,11 @@ impl Attempt<'_> {
     /// Opens a stream, encrypted as `security` says.
     async fn open(&self, security: &Security) -> Result<Stream, PgError> {
         let failed = |source| PgError::Connect { address: self.to_string(), source };
-        let stream = |transport| Stream::new(transport, security.methods.as_ref());
+        let gated = |stream: Stream| stream.with_methods(security.methods.as_ref());
         let address = match self.address {
             Address::Unix(path) => {
                 let unix = UnixStream::connect(path).await.map_err(failed)?;
-                return Ok(stream(Transport::Unix(unix)));
+                return Ok(gated(Stream::plain(unix)));
             }
             Address::Tcp(address) => address,
         };
@@ -344,8 +344,8 @@ impl Attempt<'_> {
             Ok::<_, PgError>(tcp)
         };
         match (self.encrypt(connect().await?, security).await, &security.encryption) {
-            (Ok(transport), _) => Ok(stream(transport)),
-            (Err(_), Encryption::Prefer) => Ok(stream(Transport::Tcp(connect().await?))),
+            (Ok(stream), _) => Ok(gated(stream)),
+            (Err(_), Encryption::Prefer) => Ok(gated(Stream::plain(connect().await?))),
             (Err(source), _) => Err(PgError::Tls { host: self.endpoint.host.clone(), source }),
         }
     }
@@ -354,15 +354,15 @@ impl Attempt<'_> {
         &self,
         mut stream: TcpStream,
         security: &Security,
-    ) -> Result<Transport, TlsError> {
-        let Some(config) = client_config(security)? else { return Ok(Transport::Tcp(stream)) };
+    ) -> Result<Stream, TlsError> {
+        let Some(config) = client_config(security)? else { return Ok(Stream::plain(stream)) };
         let is_direct = security.negotiation == Negotiation::Direct;
         if !is_direct {
             stream.write_all(&SSL_REQUEST).await.map_err(TlsError::Handshake)?;
             match stream.read_u8().await.map_err(TlsError::Handshake)? {
                 b'S' => {}
                 b'N' if security.encryption == Encryption::Prefer => {
-                    return Ok(Transport::Tcp(stream));
+                    return Ok(Stream::plain(stream));
                 }
                 b'N' => return Err(TlsError::NotOffered),
                 other => return Err(TlsError::Unexpected(other)),
@@ -373,7 +373,7 @@ impl Attempt<'_> {
         let stream = connector.connect(name, stream).await.map_err(TlsError::Handshake)?;
         match is_direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
             true => Err(TlsError::NotPostgres),
-            false => Ok(Transport::Tls(Box::new(stream))),
+            false => Ok(Stream::encrypted(stream)),
         }
     }
 }
@@ -490,7 +490,9 @@ impl tls::TlsConnect<WatchedStream> for AlreadyEncrypted {
 impl tls::TlsStream for WatchedStream {
     fn channel_binding(&self) -> tls::ChannelBinding {
         let end_point = self.stream().server_end_point();
-        end_point.map_or_else(tls::ChannelBinding::none, tls::ChannelBinding::tls_server_end_point)
+        end_point.map_or_else(tls::ChannelBinding::none, |data| {
+            tls::ChannelBinding::tls_server_end_point(data.to_vec())
+        })
     }
 }
 

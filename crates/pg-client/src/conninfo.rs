@@ -27,6 +27,9 @@ pub(crate) use target::{Encryption, Liveness, Negotiation, RootSource, Security}
 /// waits.
 pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
+/// The name of a connection whose string has none.
+pub const APPLICATION_NAME: &str = "walrelay";
+
 /// Values from the environment. `main` reads the environment, because the library does not.
 #[derive(Debug, Clone, Default)]
 pub struct PgEnv {
@@ -105,8 +108,8 @@ const REFUSED: [(&str, &str); 10] = [
 
 const NO_REVOCATION: &str =
     "lists of revoked certificates are not read; name the authority in sslrootcert, and replace it";
-const NO_KEYS: &str = "SCRAM begins with the password here; give that";
-const NO_OAUTH: &str = "there is no OAuth here; use a password, a client certificate, or none";
+const NO_KEYS: &str = "authentication needs the password itself; give that";
+const NO_OAUTH: &str = "use a password, a client certificate, or no authentication";
 
 /// The pairs that are not yet used. Each pair left at the end is a problem.
 struct Keywords<'a> {
@@ -150,7 +153,7 @@ impl<'a> Keywords<'a> {
             database,
             security: security?,
             liveness,
-            application_name: application_name.unwrap_or_else(|| "walrelay".to_owned()),
+            application_name: application_name.unwrap_or_else(|| APPLICATION_NAME.to_owned()),
             connect_timeout,
             options,
             session,
@@ -228,20 +231,16 @@ impl<'a> Keywords<'a> {
     }
 
     fn session(&mut self) -> TargetSession {
-        match self.take("target_session_attrs").as_deref() {
-            None | Some("any") => TargetSession::Any,
-            Some("read-write") => TargetSession::ReadWrite,
-            Some("read-only") => TargetSession::ReadOnly,
-            Some("primary") => TargetSession::Primary,
-            Some("standby") => TargetSession::Standby,
-            Some(other) => {
-                self.problem(format!(
-                    "target_session_attrs is {other:?}; it must be any, read-write, read-only, \
-                     primary or standby"
-                ));
-                TargetSession::Any
-            }
-        }
+        self.one_of(
+            "target_session_attrs",
+            &[
+                ("any", TargetSession::Any),
+                ("read-write", TargetSession::ReadWrite),
+                ("read-only", TargetSession::ReadOnly),
+                ("primary", TargetSession::Primary),
+                ("standby", TargetSession::Standby),
+            ],
+        )
     }
 
     fn connect_timeout(&mut self) -> Duration {

@@ -268,9 +268,9 @@ impl PgError {
     }
 }
 
-/// Why a method is not used.
+/// Why a method is not used: the client cannot answer it.
 pub const UNSUPPORTED: &str = "which is not supported";
-/// Why a method is not used.
+/// Why a method is not used: its answer would not be bound to the TLS connection.
 pub const UNBOUND: &str = "which channel_binding=require excludes";
 
 impl PgError {

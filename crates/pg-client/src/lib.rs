@@ -38,8 +38,8 @@ pub use connect::{
     connect_sql, open_session,
 };
 pub use conninfo::{
-    CONNECT_TIMEOUT_DEFAULT, ChannelBinding, ConnectConfig, ConninfoProblem, Endpoint, PgEnv,
-    TargetSession,
+    APPLICATION_NAME, CONNECT_TIMEOUT_DEFAULT, ChannelBinding, ConnectConfig, ConninfoProblem,
+    Endpoint, PgEnv, TargetSession,
 };
 pub use error::{PgError, TlsError, UNBOUND, UNSUPPORTED};
 pub use named_sql::named_sql;

@@ -130,7 +130,7 @@ impl SessionStartup for ReplicationStartup {
             application_name: config.application_name(),
             password: endpoint.password.as_ref(),
             channel_binding: config.channel_binding(),
-            end_point: stream.server_end_point(),
+            end_point: stream.server_end_point().map(<[u8]>::to_vec),
             options: &self.options,
         };
         let mut connection =

@@ -26,8 +26,7 @@ impl Keywords<'_> {
         let methods = self.take("require_auth").map(|text| AuthMethods::parse(&text));
         let methods = methods.transpose().map_err(|problem| self.problem(problem)).ok()?;
         let encryption = encryption?;
-        let is_sure = !matches!(encryption, Encryption::Disable | Encryption::Prefer);
-        if negotiation == Negotiation::Direct && !is_sure {
+        if negotiation == Negotiation::Direct && !encryption.is_required() {
             self.problem("sslnegotiation=direct needs sslmode=require, verify-ca or verify-full");
         }
         if channel_binding == ChannelBinding::Require && encryption == Encryption::Disable {
@@ -142,12 +141,16 @@ impl Keywords<'_> {
     }
 
     /// Takes a keyword that has one of these values, the first by default.
-    fn one_of<T: Copy>(&mut self, keyword: &str, values: &[(&str, T)]) -> T {
+    pub(super) fn one_of<T: Copy>(&mut self, keyword: &str, values: &[(&str, T)]) -> T {
         let given = self.take(keyword);
         let found = |text: &String| values.iter().find(|(value, _)| value == text);
         if let Some(text) = given.as_ref().filter(|text| found(text).is_none()) {
             let names: Vec<&str> = values.iter().map(|(value, _)| *value).collect();
-            self.problem(format!("{keyword} is {text:?}; it must be {}", names.join(" or ")));
+            let (last, others) = names.split_last().unwrap_or((&"", &[]));
+            self.problem(format!(
+                "{keyword} is {text:?}; it must be {} or {last}",
+                others.join(", ")
+            ));
         }
         given.as_ref().and_then(found).map_or(values[0].1, |it| it.1)
     }

@@ -143,6 +143,13 @@ pub(crate) enum Encryption {
     VerifyFull(RootSource),
 }
 
+impl Encryption {
+    /// Returns whether a connection without TLS is impossible.
+    pub(crate) const fn is_required(&self) -> bool {
+        !matches!(self, Self::Disable | Self::Prefer)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RootSource {
     /// The public authorities that are compiled in.
@@ -240,7 +247,7 @@ impl ConnectConfig {
     /// Returns whether a connection without TLS is impossible.
     #[must_use]
     pub const fn requires_tls(&self) -> bool {
-        !matches!(self.security.encryption, Encryption::Disable | Encryption::Prefer)
+        self.security.encryption.is_required()
     }
 
     /// Returns the time budget of one attempt over all addresses.

@@ -28,7 +28,7 @@ use walrelay_pg_client::{
     ConnectConfig, PgError, SqlClient, SqlError, connect_shared, connect_sql,
 };
 use walrelay_pg_replication::ReplicationConnection;
-use walrelay_pubsub::{Admin, Endpoint, PubsubError};
+use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
@@ -175,7 +175,8 @@ async fn check_servers(subjects: &Subjects, shutdown: &Shutdown) -> Vec<Finding>
         }
         sql => sql,
     };
-    let admin = administration(&config.pubsub.publisher.endpoint);
+    let admin = Admin::connect(&config.pubsub.publisher.endpoint);
+    let admin = admin.map_err(|error| unusable("Pub/Sub", &error));
     let is_pooler = matches!(replication, Err(PgError::Pooler));
     if let Err(error) = &replication {
         found.push(unusable("replication connection", error));
@@ -419,10 +420,6 @@ fn without_topics(rows: &RowsReadable) -> Finding {
             Finding::warning(Code::TopicsUnknown, subject, message).fix(fix)
         }
     }
-}
-
-fn administration(endpoint: &Endpoint) -> Result<Admin, Finding> {
-    Admin::connect(endpoint).map_err(|error| unusable("Pub/Sub", &error))
 }
 
 fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {

@@ -15,7 +15,7 @@ use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_replay::replay::ReplayError;
 use walrelay_outbox_store::{Shard, StoreError, StoreFailure};
-use walrelay_pg_client::{PgError, QualifiedName, ServerError, SqlError, TlsError};
+use walrelay_pg_client::{PgError, QualifiedName, ServerError, SqlError, TlsError, UNSUPPORTED};
 use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::{PubsubError, code_of_call};
 use walrelay_relay::error::{RelayError, RepeatedSendFailure};
@@ -56,7 +56,7 @@ fn of_postgres() -> Vec<PgError> {
         tls(TlsError::Unexpected(0)),
         PgError::Pooler,
         PgError::SharedBackend,
-        PgError::AuthenticationMethod { method: text(), why: "which is not supported" },
+        PgError::AuthenticationMethod { method: text(), why: UNSUPPORTED },
         PgError::PasswordMissing,
         PgError::PasswordSource { source: broken() },
         PgError::PasswordFile { path: "x".into(), source: broken() },

@@ -20,7 +20,8 @@ use crate::output::text::{human_bytes, visible};
 const LIST: &str = "walrelay dispatch list";
 
 const START: &str = "start the relay: walrelay run";
-const UNLESS_ONE_RUNS: &str = ", unless one runs, which reconnects by itself";
+const RESTART: &str =
+    "if no relay runs, start it: walrelay run; one that runs reconnects within seconds";
 
 /// Returns the next step for an unfinished operation that this command finishes.
 pub(crate) fn finishing_step(command: &str) -> NextStep {
@@ -201,20 +202,15 @@ impl Summary {
         Self::new(Severity::Bad, headline, Some(NextStep::of(Code::SlotAtRisk, step)))
     }
 
+    /// A relay that has recorded progress may run and reconnect, after a short break as after a long one.
     fn of_stopped(settled_seconds: Option<f64>, flow: String) -> Self {
+        let step = NextStep::new(if settled_seconds.is_some() { RESTART } else { START });
         match settled_seconds.filter(|seconds| *seconds < RECONNECTS_WITHIN_SECONDS) {
             Some(seconds) => {
-                let step = "if no relay runs, start it: walrelay run; one that runs reconnects within seconds";
                 let headline = format!("{flow}; last progress {seconds:.0} s ago");
-                Self::new(Severity::Attention, headline, Some(NextStep::new(step)))
+                Self::new(Severity::Attention, headline, Some(step))
             }
-            // A relay whose server was away for a while has recorded nothing either.
-            None => {
-                let is_first = settled_seconds.is_none();
-                let step =
-                    if is_first { START.to_owned() } else { format!("{START}{UNLESS_ONE_RUNS}") };
-                Self::new(Severity::Bad, flow, Some(NextStep::new(step)))
-            }
+            None => Self::new(Severity::Bad, flow, Some(step)),
         }
     }
 
