@@ -14,9 +14,7 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Transaction};
-use walrelay_outbox_replay::{
-    AdminError, OpenReplay, Resharding, describe_shards, unfinished_replay,
-};
+use walrelay_outbox_replay::{AdminError, Resharding, describe_shards, unfinished_replays};
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{SqlClient, SqlError, sql};
 
@@ -225,8 +223,9 @@ pub async fn switch_shards(
 ) -> Result<u64, AdminError> {
     let failed = || AdminError::sql("hand over to the new shards");
     let transaction = client.transaction().await.map_err(failed())?;
-    if let Some(OpenReplay { id, .. }) = unfinished_replay(&transaction, old).await? {
-        let what = format!("replay {id}");
+    let replays = unfinished_replays(&transaction, Some(old)).await?;
+    if let Some(replay) = replays.iter().find(|it| it.source.is_some() || it.keys > 0) {
+        let what = format!("replay {}", replay.id);
         return Err(AdminError::OperationUnfinished { slot: old.join(", "), what });
     }
     let handed_over = hand_over(&transaction, old, new).await?;

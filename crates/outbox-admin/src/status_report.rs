@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{
-    AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
-    pausing_replays, read_operation, refuse_other_slot,
+    AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, read_operation,
+    refuse_other_slot, visible_replays,
 };
 use walrelay_outbox_store::{
     DispatchStore, IncrementalCount, SlotFigures, read_publication_gap, read_survey,
@@ -260,12 +260,13 @@ pub async fn read_status(
         Some(operation) => Some(describe(client, slot, operation, command_of).await?),
         None => None,
     };
+    let unfinished = visible_replays(client, slot).await?;
     let report = StatusReport {
         failing_topics: failing_topics(client, slot).await?,
         operation,
-        paused_by: pausing_replays(client, slot).await?,
+        paused_by: PausingReplay::among(&unfinished),
         replayed_rows: replayed_rows(client, slot).await?,
-        replays: open_topic_replays(client, slot).await?,
+        replays: TopicReplay::among(&unfinished),
         ..StatusReport::of_slot(slot_report)
     };
     Ok(StatusReport { oldest_unpublished_seconds: report.oldest_unpublished(), ..report })

@@ -57,6 +57,6 @@ pub use slot_holder::{
 };
 pub use unconfirmed::{UnconfirmedTransaction, count_unsettled_rows, unconfirmed_transactions};
 pub use unfinished_replay::{
-    OpenReplay, PausingReplay, TopicReplay, open_replay_of_tables, open_topic_replays,
-    pausing_replays, replay_that_needs_anchor, replay_to_be_published, unfinished_replay,
+    AnchorReads, PausingReplay, ReplayReads, TopicReplay, UnfinishedReplay, unfinished_replays,
+    visible_replays,
 };

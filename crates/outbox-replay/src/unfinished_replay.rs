@@ -1,72 +1,116 @@
-//! Unfinished replays: the anchors that they need, and the keys that they pause.
+//! Unfinished replays: the keys that they pause, and the rows that they still need.
 
 use pgoutput_parser::Lsn;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, GenericClient, Row};
-use walrelay_outbox_store::read_recorded_system_identifier;
-use walrelay_pg_client::{SCHEMA, in_schema, lock_is_taken, sql};
+use walrelay_pg_client::{in_schema, lock_is_taken, sql};
 
 use crate::admin_error::AdminError;
 
+/// A replay that is not finished, pauses keys, or has rows in dispatch state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenReplay {
+pub struct UnfinishedReplay {
     pub id: String,
     pub slot: String,
+    /// Where it reads its rows. None if its record is gone, and only keys or rows of it are left.
+    pub source: Option<ReplayReads>,
+    /// Template of the topic that it publishes to. None in place.
+    pub topic: Option<String>,
+    /// Number of keys that it pauses, or has asked to pause.
+    pub keys: u64,
+    /// Number of its rows in dispatch state that are still to be published in place.
+    pub rows: u64,
+    /// Whether a process is running it now.
+    pub is_being_done: bool,
 }
 
-fn open_of(row: &Row) -> OpenReplay {
-    OpenReplay { id: row.get("id"), slot: row.get("slot") }
+impl UnfinishedReplay {
+    /// Returns where the replay still has rows to read. In place, all of its rows are in dispatch state
+    /// once it pauses no key.
+    #[must_use]
+    pub fn reads(&self) -> Option<&ReplayReads> {
+        self.source.as_ref().filter(|_| self.topic.is_some() || self.keys > 0)
+    }
 }
 
-/// Returns a replay of these slots that is not finished or still pauses keys, if there is one.
-pub async fn unfinished_replay<C: GenericClient + Sync>(
+/// Where an unfinished replay reads its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplayReads {
+    Tables,
+    Anchor(AnchorReads),
+}
+
+/// The WAL that a replay reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnchorReads {
+    /// Name of the anchor.
+    pub name: String,
+    /// The server that the positions belong to.
+    pub system_identifier: String,
+    /// The position where the replay continues.
+    pub from: Lsn,
+}
+
+/// Returns the unfinished replays of these slots, or of all slots: first those that pause the most
+/// keys, then the oldest.
+pub async fn unfinished_replays<C: GenericClient + Sync>(
     client: &C,
-    slots: &[String],
-) -> Result<Option<OpenReplay>, AdminError> {
-    let found = client
-        .query_typed(
-            sql!("unfinished_replay.sql", "unfinished_replay"),
-            &[(&slots, Type::TEXT_ARRAY)],
-        )
-        .await
-        .map_err(AdminError::sql("look for replays that are not finished"))?;
-    Ok(found.first().map(open_of))
+    slots: Option<&[String]>,
+) -> Result<Vec<UnfinishedReplay>, AdminError> {
+    // not a command: the name of an advisory lock.
+    let is_being_done = lock_is_taken("'walrelay replay ' || id");
+    // spliced: a test of a lock.
+    let sql = format!(
+        "SELECT unfinished.*, {is_being_done} AS is_being_done FROM ({}) AS unfinished",
+        sql!("unfinished_replay.sql", "unfinished_replays")
+    );
+    let rows = client.query_typed(&sql, &[(&slots, Type::TEXT_ARRAY)]).await;
+    Ok(rows.map_err(AdminError::sql("read unfinished replays"))?.iter().map(unfinished).collect())
 }
 
-/// Returns an unfinished replay of any slot that reads the tables and publishes to a topic, if there
-/// is one. In place, the pauses of the keys show which rows are still to be read.
-pub async fn open_replay_of_tables(client: &Client) -> Result<Option<OpenReplay>, AdminError> {
-    let found = client.query_typed_opt(sql!("unfinished_replay.sql", "replay_of_table"), &[]).await;
-    let found = found.map_err(AdminError::sql("look for replays of the tables"))?;
-    Ok(found.as_ref().map(open_of))
+fn unfinished(row: &Row) -> UnfinishedReplay {
+    let (topic, keys) = (row.get("to_topic"), row.get::<_, i64>("keys").unsigned_abs());
+    let source = match row.get::<_, Option<&str>>("source") {
+        Some("wal") => Some(ReplayReads::Anchor(AnchorReads {
+            name: row.get("anchor"),
+            system_identifier: row.get("system_identifier"),
+            from: Lsn::new(row.get::<_, PgLsn>("settled_lsn").into()),
+        })),
+        Some(_) => Some(ReplayReads::Tables),
+        None => None,
+    };
+    UnfinishedReplay {
+        id: row.get("id"),
+        slot: row.get("slot"),
+        source,
+        topic,
+        keys,
+        rows: row.get::<_, i64>("rows").unsigned_abs(),
+        is_being_done: row.get("is_being_done"),
+    }
 }
 
-/// Returns an unfinished replay of this slot that needs the anchor's WAL before `up_to`, if there
-/// is one. An in-place replay needs it only while it holds keys. After that its rows are in
-/// dispatch state.
-pub async fn replay_that_needs_anchor(
+/// Returns the unfinished replays of this slot for a report. Returns none before the tables exist,
+/// and for a role without the privilege to read them.
+pub async fn visible_replays(
     client: &Client,
     slot: &str,
-    (anchor, up_to): (&str, Lsn),
-) -> Result<Option<String>, AdminError> {
-    let system = read_recorded_system_identifier(client, slot).await?;
-    let row = client
-        .query_typed_opt(
-            sql!("unfinished_replay.sql", "replay_that_needs_anchor"),
-            &[
-                (&slot, Type::TEXT),
-                (&anchor, Type::TEXT),
-                (&system, Type::TEXT),
-                (&PgLsn::from(up_to.as_u64()), Type::PG_LSN),
-            ],
-        )
-        .await
-        .map_err(AdminError::sql("look for replays that need the anchor"))?;
-    Ok(row.map(|row| row.get("id")))
+) -> Result<Vec<UnfinishedReplay>, AdminError> {
+    let tables = [
+        in_schema!("public.app_outbox_hold"),
+        in_schema!("public.app_outbox_replay"),
+        in_schema!("public.app_outbox_dispatch"),
+    ];
+    let sql = sql!("unfinished_replay.sql", "may_read");
+    let row = client.query_typed_one(sql, &[(&tables.to_vec(), Type::TEXT_ARRAY)]).await;
+    match row.map_err(AdminError::sql("read unfinished replays"))?.get(0) {
+        true => unfinished_replays(client, Some(&[slot.to_owned()])).await,
+        false => Ok(Vec::new()),
+    }
 }
 
-/// A replay in place that pauses keys of a slot.
+/// A replay in place that pauses keys of a slot, as reports show it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PausingReplay {
@@ -79,39 +123,22 @@ pub struct PausingReplay {
     pub is_being_done: bool,
 }
 
-/// Returns the replays that hold or request keys of this slot, the one with the most keys first.
-pub async fn pausing_replays(
-    client: &Client,
-    slot: &str,
-) -> Result<Vec<PausingReplay>, AdminError> {
-    const ACTION: &str = "read which keys are paused";
-    if !may_read(client, in_schema!("public.app_outbox_hold"), ACTION).await? {
-        return Ok(Vec::new());
+impl PausingReplay {
+    /// Returns the replays that pause keys, the one with the most keys first.
+    #[must_use]
+    pub fn among(unfinished: &[UnfinishedReplay]) -> Vec<Self> {
+        let pausing = unfinished.iter().filter(|replay| replay.keys > 0);
+        pausing
+            .map(|UnfinishedReplay { id, keys, is_being_done, .. }| Self {
+                id: id.clone(),
+                keys: *keys,
+                is_being_done: *is_being_done,
+            })
+            .collect()
     }
-    // spliced: a test of a lock.
-    let sql = format!(
-        "SELECT replay_id AS id, count(*) AS keys, {} AS is_being_done
-           FROM {SCHEMA}.app_outbox_hold WHERE slot = $1
-          GROUP BY replay_id ORDER BY keys DESC, id",
-        is_being_done("replay_id")
-    );
-    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await;
-    let pausing = |row: &Row| PausingReplay {
-        id: row.get("id"),
-        keys: row.get::<_, i64>("keys").unsigned_abs(),
-        is_being_done: row.get("is_being_done"),
-    };
-    Ok(rows.map_err(AdminError::sql(ACTION))?.iter().map(pausing).collect())
 }
 
-/// Returns whether the table exists and the role may read it. The table is missing before
-/// `walrelay init`, and a role may lack the privilege.
-async fn may_read(client: &Client, table: &str, action: &'static str) -> Result<bool, AdminError> {
-    let sql = sql!("unfinished_replay.sql", "may_read");
-    let row = client.query_typed_one(sql, &[(&table, Type::TEXT)]).await;
-    Ok(row.map_err(AdminError::sql(action))?.get(0))
-}
-
+/// An unfinished replay to a topic, as reports show it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopicReplay {
@@ -122,50 +149,18 @@ pub struct TopicReplay {
     pub is_being_done: bool,
 }
 
-/// Returns this slot's unfinished replays to a topic, the oldest first, at most ten.
-pub async fn open_topic_replays(
-    client: &Client,
-    slot: &str,
-) -> Result<Vec<TopicReplay>, AdminError> {
-    const ACTION: &str = "read which replays are not finished";
-    if !may_read(client, in_schema!("public.app_outbox_replay"), ACTION).await? {
-        return Ok(Vec::new());
+impl TopicReplay {
+    /// Most replays in a report.
+    const SHOWN_MAX: usize = 10;
+
+    /// Returns the replays to a topic, the oldest first, at most ten.
+    #[must_use]
+    pub fn among(unfinished: &[UnfinishedReplay]) -> Vec<Self> {
+        let to_topic = unfinished.iter().filter_map(|replay| {
+            let UnfinishedReplay { id, topic, is_being_done, .. } = replay;
+            let topic = topic.clone()?;
+            Some(Self { id: id.clone(), topic, is_being_done: *is_being_done })
+        });
+        to_topic.take(Self::SHOWN_MAX).collect()
     }
-    // spliced: a test of a lock.
-    let sql = format!(
-        "SELECT id, to_topic AS topic, {} AS is_being_done
-           FROM {SCHEMA}.app_outbox_replay
-          WHERE slot = $1 AND finished_at IS NULL AND destination = 'topic'
-          ORDER BY started_at, id LIMIT 10",
-        is_being_done("id")
-    );
-    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await;
-    let open = |row: &Row| TopicReplay {
-        id: row.get("id"),
-        topic: row.get("topic"),
-        is_being_done: row.get("is_being_done"),
-    };
-    Ok(rows.map_err(AdminError::sql(ACTION))?.iter().map(open).collect())
-}
-
-/// Returns SQL for whether a process runs the replay in this column. Such a process has the lock of
-/// `take_replay`.
-fn is_being_done(id: &str) -> String {
-    // not a command: the name of an advisory lock.
-    lock_is_taken(&format!("'walrelay replay ' || {id}"))
-}
-
-/// Returns an in-place replay with rows that are still to be published, if there is one.
-pub async fn replay_to_be_published(
-    client: &Client,
-    slot: &str,
-) -> Result<Option<String>, AdminError> {
-    let row = client
-        .query_typed_opt(
-            sql!("unfinished_replay.sql", "replay_to_be_published"),
-            &[(&slot, Type::TEXT)],
-        )
-        .await
-        .map_err(AdminError::sql("look for rows of replays in dispatch state"))?;
-    Ok(row.map(|row| row.get("replay_id")))
 }

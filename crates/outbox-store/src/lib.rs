@@ -39,7 +39,7 @@ pub use relay_condition::{Condition, Reason, ReasonKind, StoredCondition};
 pub use relay_row::{
     Horizon, PublishedRows, RelayRow, RelayRowOwner, RelayRowWritten, SLOT_WITH_OLDEST,
     advance_relay_row, delete_relay_row, is_same_origin, note_wait, read_horizon,
-    read_last_skipped, read_relay_row, read_wal_end, record_skipped, recovering_slot,
+    read_last_skipped, read_relay_row, read_wal_end, record_skipped, slots_with_operations,
     take_relay_row,
 };
 pub use session_store::SessionStore;

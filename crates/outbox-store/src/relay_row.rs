@@ -378,13 +378,14 @@ pub async fn note_wait(
     Ok(())
 }
 
-/// Returns a slot with an unfinished recovery, which needs rows of the outbox, if there is one.
-pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreError> {
+/// Returns the slots with an unfinished operation.
+pub async fn slots_with_operations(client: &Client) -> Result<Vec<String>, StoreError> {
     let sql = in_schema!(
-        "SELECT slot FROM public.app_outbox_relay WHERE operation ->> 'kind' = 'recovery' LIMIT 1"
+        "SELECT slot FROM public.app_outbox_relay WHERE operation IS NOT NULL ORDER BY slot"
     );
-    let row = client.query_typed_opt(sql, &[]).await;
-    Ok(row.map_err(StoreError::sql("read app_outbox_relay"))?.map(|row| row.get("slot")))
+    let rows = client.query_typed(sql, &[]).await;
+    let rows = rows.map_err(StoreError::sql("read app_outbox_relay"))?;
+    Ok(rows.iter().map(|row| row.get("slot")).collect())
 }
 
 /// Reads the end of the WAL that is safely on disk. None on a server in recovery.

@@ -15,12 +15,13 @@ use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, advance_slot, read_server_identity, read_slot};
 use walrelay_relay::failpoint;
 
+use super::conflicts::Wanted;
+use super::facts::refuse_conflicts;
 use super::operator::{AdminSession, Change, Operator, Step};
 use super::preconditions::if_recorded;
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::skipping::{agreed_rows, count_skipped_rows, settled_position};
-use super::slot::refuse_unready;
 use crate::lookahead::{Question, SkippedRow, look_ahead};
 
 /// The transaction that a slot is moved past.
@@ -57,7 +58,7 @@ pub async fn advance<O: Operator>(
     advance: Advance<'_>,
 ) -> Result<Option<AdvancedSlot>, ProtocolError> {
     let (client, slot) = (session.client, &outbox.slot);
-    refuse_unready(client, outbox).await?;
+    refuse_conflicts(client, outbox, Wanted::AdvanceSlot).await?;
     refuse_past_wal(client, advance.to).await?;
     let found = look_ahead(Question {
         connect: session.connect,

@@ -3,7 +3,7 @@
 use pgoutput_parser::Lsn;
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::Chain;
-use walrelay_outbox_replay::{AdminError, existing_slot, refuse_lost, replay_that_needs_anchor};
+use walrelay_outbox_replay::{AdminError, existing_slot, refuse_lost};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, Outbox, SlotCapacity, advance_anchor, anchor_slot, copy_slot,
     find_anchor, note_wal_time, read_anchor, read_anchors, read_recorded_system_identifier,
@@ -12,10 +12,10 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
 
+use super::conflicts::{Facts, Wanted};
+use super::facts::refuse_conflicts;
 use super::operator::{AdminSession, Change, Operator};
-use super::preconditions::{
-    Place, position_of_time, refuse_other_shards, refuse_resharding, refuse_unfinished,
-};
+use super::preconditions::{Place, position_of_time, refuse_other_shards};
 use super::protocol_error::ProtocolError;
 use crate::lifecycle::anchor_keeper::anchor_wal_share;
 
@@ -61,9 +61,7 @@ pub async fn create_anchor(
     name: &str,
     wal_budget: WalBudgetLimit,
 ) -> Result<CreatedAnchor, ProtocolError> {
-    refuse_unready(client, outbox).await?;
-    // The change drops the slot, and could not finish beside its anchor.
-    refuse_resharding(client, outbox).await?;
+    refuse_conflicts(client, outbox, Wanted::CreateAnchor).await?;
     let live = outbox.slot.as_str();
     let slot = anchor_slot(live, name)?;
     let state = existing_slot(client, live).await?;
@@ -84,12 +82,6 @@ pub async fn create_anchor(
     }
     let slots_left = u32::try_from(capacity.max.saturating_sub(capacity.used + 1)).unwrap_or(0);
     Ok(CreatedAnchor { slot, at, share, slots_left })
-}
-
-/// An unfinished operation may need the anchor, or may have dropped the slot for a moment.
-async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
-    refuse_other_shards(client, outbox).await?;
-    Ok(refuse_unfinished(client, &outbox.slot).await?)
 }
 
 fn refuse_without_capacity(
@@ -135,11 +127,13 @@ pub async fn move_anchor<O: Operator>(
     to: Option<Place>,
 ) -> Result<Option<AdvancedAnchor>, ProtocolError> {
     let client = session.client;
-    refuse_unready(client, outbox).await?;
+    let facts = Facts::of_slot(client, outbox).await?;
+    // In the middle of an operation, there is no slot to move the anchor to.
+    facts.refuse(client, Wanted::MoveAnchor { name, to: Lsn::ZERO }).await?;
     let anchor = read_anchor(client, &outbox.slot, name).await?;
     let here = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
     let to = target(client, outbox, &anchor, to).await?;
-    refuse_needed(client, outbox, name, to).await?;
+    facts.refuse(client, Wanted::MoveAnchor { name, to }).await?;
     let bytes = to.bytes_since(here);
     let change = async || Ok(Change::AdvanceAnchor { anchor: name.to_owned(), to, bytes });
     if !session.agree(change).await? {
@@ -193,12 +187,10 @@ pub async fn drop_anchor<O: Operator>(
     name: &str,
 ) -> Result<Option<u64>, ProtocolError> {
     let client = session.client;
-    refuse_unready(client, outbox).await?;
     let anchor = find_anchor(client, &outbox.slot, name).await?;
     // No replay can use a lost anchor.
-    if !anchor.slot.is_lost() {
-        refuse_needed(client, outbox, name, Lsn::new(u64::MAX)).await?;
-    }
+    let to = if anchor.slot.is_lost() { Lsn::ZERO } else { Lsn::new(u64::MAX) };
+    refuse_conflicts(client, outbox, Wanted::MoveAnchor { name, to }).await?;
     let bytes = anchor.slot.retained_bytes().unwrap_or(0);
     let change = async || Ok(Change::DropAnchor { anchor: name.to_owned(), bytes });
     if !session.agree(change).await? {
@@ -206,18 +198,4 @@ pub async fn drop_anchor<O: Operator>(
     }
     drop_slot(client, &anchor.slot.name).await?;
     Ok(Some(bytes))
-}
-
-/// Refuses while an unfinished replay needs WAL before `up_to`: a resumed replay streams the anchor
-/// from the position where the replay stopped.
-async fn refuse_needed(
-    client: &SqlClient,
-    outbox: &Outbox,
-    name: &str,
-    up_to: Lsn,
-) -> Result<(), ProtocolError> {
-    match replay_that_needs_anchor(client, &outbox.slot, (name, up_to)).await? {
-        Some(id) => Err(ProtocolError::ReplayNeedsAnchor { id, anchor: name.to_owned() }),
-        None => Ok(()),
-    }
 }

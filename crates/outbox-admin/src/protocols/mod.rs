@@ -5,7 +5,9 @@
 
 mod advance;
 mod anchor;
+mod conflicts;
 mod drain;
+mod facts;
 mod forget;
 mod operator;
 mod preconditions;
@@ -28,11 +30,13 @@ pub use anchor::{
     AdvancedAnchor, AnchorList, CreatedAnchor, create_anchor, drop_anchor, list_anchors,
     move_anchor,
 };
+pub use conflicts::{ReplayConflict, Wanted};
+pub use facts::refuse_conflicts;
 pub use forget::{ForgetOrder, ForgottenAggregates, forget_aggregates};
 pub use operator::{AdminSession, Change, DroppedShard, Operator, PrunableTable, Step};
 pub use preconditions::{
-    Place, every_shard, position_of_time, refuse_other_shards, refuse_resharding,
-    refuse_unfinished, refuse_unrecorded, refuse_without_outbox,
+    Place, every_shard, position_of_time, refuse_other_shards, refuse_unrecorded,
+    refuse_without_outbox,
 };
 pub use protocol_error::ProtocolError;
 pub(crate) use prune::PruneRun;

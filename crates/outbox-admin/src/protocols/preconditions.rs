@@ -1,5 +1,4 @@
-//! Conditions that several protocols check before they touch a slot: unfinished operations, paused
-//! keys, shards, and the WAL position of a time.
+//! Conditions that several protocols check before they touch a slot, and the WAL position of a time.
 
 use std::time::SystemTime;
 
@@ -7,12 +6,11 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::Type;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::{
-    AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, describe_unfinished,
-    pausing_replays, read_loss, read_operation, recovery, unfinished_replay,
+    AdminError, Reset, SlotOperation, describe_unfinished, read_loss, read_operation, recovery,
 };
 use walrelay_outbox_store::{
-    Outbox, first_position_after, position_at, read_recorded_system_identifier, read_relay_row,
-    relay_tables,
+    Outbox, Shard, first_position_after, position_at, read_recorded_system_identifier,
+    read_relay_row, relay_tables,
 };
 use walrelay_pg_client::{
     QualifiedName, ServerErrorKind, SqlClient, SqlError, TableAccess, own_rows_sql, own_table,
@@ -22,7 +20,6 @@ use walrelay_pg_replication::read_slot;
 
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
-use crate::resharding::{UnfinishedResharding, read_resharding};
 use crate::sharding::read_sharding;
 
 /// A place in the WAL, as an operator names it.
@@ -60,7 +57,7 @@ pub(super) fn if_recorded<T>(
 
 /// Refuses while an operation on the slot is unfinished. In the middle of one, the slot may be
 /// missing, or about to be replaced.
-pub async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<(), AdminError> {
+pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<(), AdminError> {
     match unfinished_operation(client, slot).await? {
         Some(operation) => Err(not_finished(client, slot, &operation).await?),
         None => Ok(()),
@@ -75,38 +72,6 @@ pub(super) async fn not_finished(
 ) -> Result<AdminError, AdminError> {
     let what = describe_unfinished(client, slot, operation).await?;
     Ok(operation.unfinished(slot, what))
-}
-
-/// Refuses while a replay pauses keys of this slot. Only this slot's relay can confirm the pauses
-/// and publish the rows that are queued behind them.
-pub(super) async fn refuse_while_paused(
-    client: &SqlClient,
-    slot: &str,
-) -> Result<(), ProtocolError> {
-    let pausing = pausing_replays(client, slot).await?.into_iter().next();
-    let Some(PausingReplay { id, keys, .. }) = pausing else { return Ok(()) };
-    Err(ProtocolError::KeysPaused { slot: slot.to_owned(), keys: Some(keys), id })
-}
-
-/// Refuses while a replay is unfinished that could not continue once these slots, their anchors or
-/// their server change.
-pub(super) async fn refuse_open_replay(
-    client: &SqlClient,
-    slots: &[String],
-) -> Result<(), ProtocolError> {
-    let open = unfinished_replay(&**client, slots).await?;
-    let Some(OpenReplay { id, slot }) = open else { return Ok(()) };
-    Err(ProtocolError::ReplayUnfinished { slot, id })
-}
-
-/// Refuses while the number of shards changes. The change needs the old slots unchanged, even
-/// before it is recorded on them.
-pub async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
-    let begun = if_recorded(read_resharding(client, outbox).await)?.flatten();
-    let Some(UnfinishedResharding { change, .. }) = begun else { return Ok(()) };
-    let slot = outbox.slot.clone();
-    let what = SlotOperation::Resharding(change).describe(&slot);
-    Err(AdminError::OperationUnfinished { slot, what }.into())
 }
 
 /// Refuses if row level security hides the relay's own tables. Callers check this before they
@@ -131,6 +96,16 @@ pub async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<Vec<Outb
     })
 }
 
+/// Returns the number of shards and the named shard, if that is none of them.
+pub(super) async fn other_shards(
+    client: &SqlClient,
+    outbox: &Outbox,
+) -> Result<Option<(u32, Shard)>, AdminError> {
+    let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard);
+    let other = sharding.other_than(wanted.count()).filter(|_| !sharding.has(wanted.count()));
+    Ok(other.map(|count| (count, wanted)))
+}
+
 /// Refuses a shard that does not exist, or no shard, when the outbox is sharded.
 ///
 /// # Errors
@@ -138,12 +113,9 @@ pub async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<Vec<Outb
 /// The outbox has other shards, or row level security hides rows.
 pub async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> Result<(), AdminError> {
     refuse_hidden_state(client).await?;
-    let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard);
-    match sharding.other_than(wanted.count()) {
-        Some(count) if !sharding.has(wanted.count()) => {
-            Err(AdminError::OtherShard { count, wanted })
-        }
-        Some(_) | None => Ok(()),
+    match other_shards(client, outbox).await? {
+        Some((count, wanted)) => Err(AdminError::OtherShard { count, wanted }),
+        None => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_core::TemplateError;
 use walrelay_errors::{BoxedError, Code, Coded};
-use walrelay_outbox_replay::AdminError;
+use walrelay_outbox_replay::{AdminError, UnfinishedReplay};
 use walrelay_outbox_store::{StoreError, WalTime};
 use walrelay_pg_client::{PgError, SqlError};
 use walrelay_pg_replication::SlotError;
@@ -13,6 +13,7 @@ use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::rfc3339;
 
+use super::conflicts::ReplayConflict;
 use super::skipped_rows::SkippedRows;
 use super::table_rows::TableRows;
 use crate::archive::ArchiveError;
@@ -38,17 +39,9 @@ pub enum ProtocolError {
     #[error("stopped by a signal before it was done")]
     Interrupted,
 
-    /// A replay pauses keys. Only the relay of this slot can end the pauses.
-    #[error("{}keys of slot {slot:?} are paused by replay {id}, which is unfinished", keys.map_or(String::new(), |keys| format!("{keys} ")))]
-    KeysPaused { slot: String, keys: Option<u64>, id: String },
-    #[error("replay {id} of slot {slot:?} is unfinished, and could not continue afterwards")]
-    ReplayUnfinished { slot: String, id: String },
-    #[error("replay {id} of slot {slot:?} is unfinished, and still has rows to read")]
-    ReplayReadsTable { slot: String, id: String },
-    #[error("replay {id} is unfinished, and needs the WAL that anchor {anchor:?} retains")]
-    ReplayNeedsAnchor { id: String, anchor: String },
-    #[error("rows of replay {id} are still to be published in place")]
-    ReplayToBePublished { id: String },
+    /// An unfinished replay is in the way.
+    #[error("{}", describe_replay(replay, why))]
+    ReplayInTheWay { replay: Box<UnfinishedReplay>, why: ReplayConflict },
     #[error("the setting wal_level is {level}, but a slot needs logical")]
     WalLevel { level: String },
     #[error("the command needs the outbox's database, and this one has no table {table}")]
@@ -132,6 +125,27 @@ pub enum ProtocolError {
     PruneDenied { table: String, source: Box<PgError> },
 }
 
+fn describe_replay(replay: &UnfinishedReplay, why: &ReplayConflict) -> String {
+    let UnfinishedReplay { id, slot, keys, .. } = replay;
+    match why {
+        ReplayConflict::PausesKeys => {
+            format!("{keys} keys of slot {slot:?} are paused by replay {id}, which is unfinished")
+        }
+        ReplayConflict::CouldNotContinue => {
+            format!("replay {id} of slot {slot:?} is unfinished, and could not continue afterwards")
+        }
+        ReplayConflict::ReadsTables => {
+            format!("replay {id} of slot {slot:?} is unfinished, and still has rows to read")
+        }
+        ReplayConflict::NeedsAnchor(anchor) => {
+            format!("replay {id} is unfinished, and needs the WAL that anchor {anchor:?} retains")
+        }
+        ReplayConflict::HasRows => {
+            format!("rows of replay {id} are still to be published in place")
+        }
+    }
+}
+
 fn row_counts(rows: &[TableRows]) -> String {
     let counted = rows.iter().map(|TableRows { table, rows }| format!("{rows} row(s) of {table}"));
     counted.collect::<Vec<_>>().join(", ")
@@ -170,11 +184,7 @@ impl Coded for ProtocolError {
             Self::UnpublishedColumnMissing { .. } | Self::UnpublishedColumnNeverNull { .. } => {
                 Code::UnpublishedColumnMissing
             }
-            Self::KeysPaused { .. }
-            | Self::ReplayUnfinished { .. }
-            | Self::ReplayReadsTable { .. }
-            | Self::ReplayNeedsAnchor { .. }
-            | Self::ReplayToBePublished { .. } => Code::ReplayUnfinished,
+            Self::ReplayInTheWay { .. } => Code::ReplayUnfinished,
             Self::SlotUnrecorded { .. } => Code::SlotUnrecorded,
             Self::TimeUnknown { .. } => Code::TimeUnknown,
             Self::ResetCancelled { .. } => Code::AnchorLost,

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use walrelay_core::ColumnNames;
-use walrelay_outbox_store::{Outbox, read_recorded_system_identifier, recovering_slot};
+use walrelay_outbox_store::{Outbox, read_recorded_system_identifier};
 use walrelay_pg_client::{
-    PgError, QualifiedName, SqlClient, TableAccess, in_schema, quote_literal, refuse_hidden_rows,
-    sql,
+    PgError, QualifiedName, SqlClient, SqlError, TableAccess, in_schema, quote_literal,
+    refuse_hidden_rows,
 };
 
 use archiver::{ArchivedRows, Archiver, PruneSession};
@@ -24,6 +24,7 @@ use condition::{Condition, may_go, refusal};
 use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
 use retaining_slot::log_retaining_slot;
 
+use super::conflicts::{Facts, Wanted};
 use super::operator::{AdminSession, Change, Operator, PrunableTable, Step};
 use super::preconditions::{every_shard, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
@@ -32,7 +33,7 @@ use super::table_rows::TableRows;
 use crate::archive::{Archive, ArchiveStore};
 use crate::init::unstreamed_guard;
 use crate::partitions::is_partitioned;
-use walrelay_outbox_replay::{AdminError, read_operation};
+use walrelay_outbox_replay::AdminError;
 
 /// Rows deleted in one transaction, few enough to hold locks only briefly.
 const BATCH_ROWS: u64 = 10_000;
@@ -223,15 +224,16 @@ async fn refuse_unready(client: &SqlClient, order: PruneOrder<'_>) -> Result<(),
             client.batch_execute(&unstreamed_guard::sql(table)).await.map_err(PgError::from)?;
         }
     }
-    // An unfinished recovery reads rows that are below `settled_xid`.
-    if let Some(recovering) = recovering_slot(client).await? {
-        let begun = read_operation(client, &recovering).await?;
-        let what = begun.map_or_else(String::new, |begun| begun.describe(&recovering));
-        return Err(AdminError::OperationUnfinished { slot: recovering, what }.into());
+    let facts = Facts::of_schema(client).await.map_err(|error| denied(tables, error))?;
+    facts.refuse(client, Wanted::Prune).await
+}
+
+/// Names the permission to delete rows if the role may not even read what is under way.
+fn denied(tables: &[QualifiedName], error: AdminError) -> ProtocolError {
+    match (error, tables.first()) {
+        (AdminError::Sql(SqlError::Sql { source, .. }), Some(table)) => refusal(table, source),
+        (error, _) => error.into(),
     }
-    // A replay may still have to read the history of a paused key from the table.
-    refuse_while_any_is_paused(client, tables).await?;
-    refuse_while_any_reads_the_table(client, tables).await
 }
 
 async fn conditions_on(
@@ -271,35 +273,6 @@ async fn prunable(
     let row = client.query_one(&statement, &[seconds]).await.map_err(refused)?;
     let rows = row.get::<_, i64>(0).unsigned_abs();
     Ok(PrunableTable { table: table.to_string(), rows, partitions })
-}
-
-/// Refuses while a replay in place pauses keys of any slot.
-async fn refuse_while_any_is_paused(
-    client: &SqlClient,
-    tables: &[QualifiedName],
-) -> Result<(), ProtocolError> {
-    let Some(table) = tables.first() else { return Ok(()) };
-    let statement = in_schema!("SELECT slot, replay_id FROM public.app_outbox_hold LIMIT 1");
-    let paused = client.query_opt(statement, &[]).await.map_err(|error| refusal(table, error))?;
-    let Some(paused) = paused else { return Ok(()) };
-    let (slot, id): (String, String) = (paused.get("slot"), paused.get("replay_id"));
-    Err(ProtocolError::KeysPaused { slot, keys: None, id })
-}
-
-/// Refuses while a replay from the table to a topic is unfinished, because it has rows left to
-/// read. Replays in place are excluded: they pause the keys whose rows they still have to read.
-async fn refuse_while_any_reads_the_table(
-    client: &SqlClient,
-    tables: &[QualifiedName],
-) -> Result<(), ProtocolError> {
-    let Some(table) = tables.first() else { return Ok(()) };
-    let open = client.query_opt(sql!("prune.sql", "replay_of_the_table"), &[]).await;
-    match open.map_err(|error| refusal(table, error))? {
-        None => Ok(()),
-        Some(open) => {
-            Err(ProtocolError::ReplayReadsTable { slot: open.get("slot"), id: open.get("id") })
-        }
-    }
 }
 
 /// Refuses if a relay's record is from another server: its transaction ids mean nothing here.

@@ -27,11 +27,10 @@ use walrelay_relay::failpoint;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::settings::{Settings, Until};
 
+use super::conflicts::{Facts, Wanted};
 use super::drain::{connect_publisher, drain, pause, wait_until_free};
 use super::operator::{AdminSession, Change, Operator};
-use super::preconditions::{
-    not_finished, refuse_open_replay, refuse_other_shards, refuse_unfinished, refuse_unrecorded,
-};
+use super::preconditions::{not_finished, refuse_unfinished, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
 
 /// The state after the command.
@@ -66,10 +65,11 @@ pub async fn release<O: Operator>(
 ) -> Result<Option<Released>, ProtocolError> {
     let client = session.client;
     let slot = settings.relay.outbox.slot.as_str();
-    refuse_other_shards(client, &settings.relay.outbox).await?;
     lock_operation(session, slot).await?;
-    let begun = begun_release(client, slot).await?;
-    if let Some(release) = &begun
+    let facts = Facts::of_slot(client, &settings.relay.outbox).await?;
+    facts.refuse(client, Wanted::ReleaseSlot).await?;
+    let begun = facts.release();
+    if let Some(release) = begun
         && read_slot(client, slot).await?.is_none()
     {
         return after_drop(client, slot, release).await.map(Some);
@@ -77,7 +77,6 @@ pub async fn release<O: Operator>(
     refuse_lost(client, slot).await?;
     refuse_unrecorded(client, slot).await?;
     if begun.is_none() {
-        refuse_open_replay(client, &[slot.to_owned()]).await?;
         let change = async || {
             let anchors = read_anchors(client, slot).await?.len();
             Ok(Change::ReleaseSlot { slot: slot.to_owned(), anchors })
@@ -116,18 +115,6 @@ async fn lock_operation<O: Operator>(
         pause(PAUSE, session.stop).await?;
     }
     Ok(())
-}
-
-/// Returns the release that an earlier run began. Refuses every other operation.
-async fn begun_release(
-    client: &SqlClient,
-    slot: &str,
-) -> Result<Option<SlotRelease>, ProtocolError> {
-    match read_operation(client, slot).await? {
-        Some(SlotOperation::Release(release)) => Ok(Some(release)),
-        Some(other) => Err(not_finished(client, slot, &other).await?.into()),
-        None => Ok(None),
-    }
 }
 
 async fn begin(client: &SqlClient, slot: &str) -> Result<(), ProtocolError> {

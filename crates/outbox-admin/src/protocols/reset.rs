@@ -2,10 +2,7 @@
 
 use pgoutput_parser::Lsn;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
-use walrelay_outbox_replay::{
-    AdminError, Again, Reset, SlotOperation, begin_reset, read_operation, replay_to_be_published,
-    try_decoding,
-};
+use walrelay_outbox_replay::{AdminError, Again, Reset, SlotOperation, begin_reset, try_decoding};
 use walrelay_outbox_store::{
     Outbox, read_anchor, read_recorded_system_identifier, read_relay_row, read_slot_capacity,
     read_wal_end, take_relay_row,
@@ -13,11 +10,9 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{SqlClient, quote_identifier};
 use walrelay_pg_replication::{Failover, SlotError, SlotState, read_server_identity, read_slot};
 
+use super::conflicts::{Facts, Wanted};
 use super::operator::{AdminSession, Change, Operator};
-use super::preconditions::{
-    Place, not_finished, position_of_time, refuse_other_shards, refuse_resharding,
-    refuse_while_paused, reset_cancelled,
-};
+use super::preconditions::{Place, not_finished, position_of_time, reset_cancelled};
 use super::protocol_error::ProtocolError;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,17 +49,12 @@ pub async fn reset<O: Operator>(
     order: &ResetOrder,
 ) -> Result<Option<ResetResult>, ProtocolError> {
     let (client, slot) = (session.client, outbox.slot.as_str());
-    refuse_other_shards(client, outbox).await?;
-    let is_earlier = match read_operation(client, slot).await? {
-        Some(SlotOperation::Reset(_)) => true,
-        Some(other) => return Err(not_finished(client, slot, &other).await?.into()),
-        None => {
-            if !begin(session, outbox, order).await? {
-                return Ok(None);
-            }
-            false
-        }
-    };
+    let facts = Facts::of_slot(client, outbox).await?;
+    facts.refuse(client, Wanted::ResetSlot).await?;
+    let is_earlier = facts.has_operation();
+    if !is_earlier && !begin(session, outbox, order).await? {
+        return Ok(None);
+    }
     Ok(Some(match session.finish_operation(slot).await? {
         Outcome::Finished(SlotOperation::Reset(done)) => {
             ResetResult::Done { target: done.target, is_earlier }
@@ -88,10 +78,6 @@ async fn begin<O: Operator>(
     order: &ResetOrder,
 ) -> Result<bool, ProtocolError> {
     let (client, slot) = (session.client, &outbox.slot);
-    refuse_resharding(client, outbox).await?;
-    // Rows that the slot sends again would mix with the history of a paused key.
-    refuse_while_paused(client, slot).await?;
-    refuse_replay_to_be_published(client, slot).await?;
     let (anchor_slot, target) = reachable_target(client, slot, order).await?;
     let live = usable_slot(client, outbox, &anchor_slot).await?;
     let settled = settled(client, slot).await?;
@@ -111,14 +97,6 @@ async fn begin<O: Operator>(
     // finishes that reset.
     begin_reset(client, slot, &Reset { anchor_slot, target, failover, again: order.again }).await?;
     Ok(true)
-}
-
-async fn refuse_replay_to_be_published(
-    client: &SqlClient,
-    slot: &str,
-) -> Result<(), ProtocolError> {
-    let Some(id) = replay_to_be_published(client, slot).await? else { return Ok(()) };
-    Err(ProtocolError::ReplayToBePublished { id })
 }
 
 /// Returns the slot of the anchor, and the position to start from. The anchor reaches back to it.

@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use walrelay_errors::Chain;
 use walrelay_outbox_replay::{AdminError, Resharding, existing_slot, take_operation};
 use walrelay_outbox_store::{
-    Outbox, PublicationWatch, Shard, delete_relay_row, read_anchors,
-    read_recorded_system_identifier, read_relay_row, take_relay_row,
+    Outbox, PublicationWatch, Shard, delete_relay_row, read_recorded_system_identifier,
+    take_relay_row,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
 use walrelay_pg_replication::{Failover, drop_publication, read_server_identity, read_slot};
@@ -29,9 +29,10 @@ use walrelay_relay::observe::health::Health;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
+use super::conflicts::{Facts, Wanted};
 use super::drain::{connect_publisher, drain, pause, wait_until_free};
 use super::operator::{AdminSession, Change, DroppedShard, Operator, Step};
-use super::preconditions::{refuse_hidden_state, refuse_open_replay};
+use super::preconditions::refuse_hidden_state;
 use super::protocol_error::ProtocolError;
 use crate::init::{EarlierRows, InitOptions, InitPlan, SlotCreation};
 use crate::lifecycle::preflight_check::{gate, shard_key};
@@ -199,37 +200,16 @@ const SHARD_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between lock attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Refuses a lost slot, an unfinished operation, an unfinished replay, and anchors: dropping the
-/// old slots would break each of them.
+/// Refuses what is in the way of dropping the old slots, a lost slot among them.
 async fn check_preconditions<O: Operator>(
     client: &SqlClient,
     change: &ShardChange<'_, O>,
 ) -> Result<(), ProtocolError> {
     for Outbox { slot, .. } in &change.old {
         existing_slot(client, slot).await?;
-        let row = read_relay_row(client, slot).await?;
-        if let Some(kind) = row.and_then(|row| row.operation).filter(|kind| kind != "resharding") {
-            let (slot, what) = (slot.clone(), format!("a {kind}"));
-            return Err(AdminError::OperationUnfinished { slot, what }.into());
-        }
     }
-    // The replay comes before its anchor, because an open replay prevents the anchor from being
-    // dropped.
-    refuse_open_replay(client, &slots(&change.old)).await?;
-    refuse_anchors(client, &change.old).await
-}
-
-/// Refuses while old slots have anchors. Without its slot, an anchor would retain WAL, and no
-/// command would list or drop it.
-async fn refuse_anchors(client: &SqlClient, old: &[Outbox]) -> Result<(), ProtocolError> {
-    for Outbox { slot, .. } in old {
-        let anchors = read_anchors(client, slot).await?;
-        if !anchors.is_empty() {
-            let names = anchors.into_iter().map(|anchor| anchor.name).collect();
-            return Err(ProtocolError::AnchorsInTheWay { slot: slot.clone(), names });
-        }
-    }
-    Ok(())
+    let facts = Facts::of_shards(client, &change.old).await?;
+    facts.refuse(client, Wanted::ChangeShards).await
 }
 
 fn slots(outboxes: &[Outbox]) -> Vec<String> {
@@ -284,9 +264,8 @@ async fn drain_and_switch<O: Operator>(
 ) -> Result<Switch, ProtocolError> {
     let at = drain_all(client, change).await?;
     failpoint::hit("reshard-drained");
-    // An anchor may be new since the first check: an operator, or a relay that keeps one, may have
-    // created it during the waits.
-    refuse_anchors(client, &change.old).await?;
+    // An anchor or a replay may be new since the first check: the waits are long.
+    check_preconditions(client, change).await?;
     let (old, new) = (slots(&change.old), slots(&change.new));
     let handed_over = switch_shards(client, ShardSlots { old: &old, new: &new }, at).await?;
     failpoint::hit("reshard-switched");

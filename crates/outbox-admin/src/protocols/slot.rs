@@ -15,11 +15,10 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{QualifiedName, ServerErrorKind, SqlClient, SqlError};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_publication, read_slot};
 
+use super::conflicts::Wanted;
+use super::facts::refuse_conflicts;
 use super::operator::{AdminSession, Change, Operator};
-use super::preconditions::{
-    count_unpublished_rows, if_recorded, refuse_other_shards, refuse_resharding, refuse_unfinished,
-    refuse_while_paused, reset_cancelled,
-};
+use super::preconditions::{count_unpublished_rows, if_recorded, reset_cancelled};
 use super::protocol_error::ProtocolError;
 use super::release::cancel_begun_release;
 use super::skipping::FIRST_XID;
@@ -47,7 +46,7 @@ pub async fn drop_checked<O: Operator>(
     discard_rows: u64,
 ) -> Result<Option<DroppedSlot>, ProtocolError> {
     let (client, slot) = (session.client, outbox.slot.as_str());
-    refuse_unready(client, outbox).await?;
+    refuse_conflicts(client, outbox, Wanted::DropSlot).await?;
     let Some(state) = read_slot(client, slot).await? else {
         return drop_record(session, outbox, discard_rows).await;
     };
@@ -88,15 +87,6 @@ async fn drop_record<O: Operator>(
     Ok(Some(DroppedSlot { rows, anchors }))
 }
 
-pub(super) async fn refuse_unready(
-    client: &SqlClient,
-    outbox: &Outbox,
-) -> Result<(), ProtocolError> {
-    refuse_other_shards(client, outbox).await?;
-    refuse_unfinished(client, &outbox.slot).await?;
-    refuse_resharding(client, outbox).await
-}
-
 /// Returns the number of unconfirmed rows, if the operator agreed to lose as many.
 async fn droppable_rows(
     client: &SqlClient,
@@ -104,7 +94,6 @@ async fn droppable_rows(
     state: &SlotState,
     discard_rows: u64,
 ) -> Result<u64, ProtocolError> {
-    refuse_while_paused(client, &outbox.slot).await?;
     let Outbox { slot, tables, .. } = outbox;
     let is_ours = state.mismatch(state.database.as_deref().unwrap_or_default()).is_none();
     if is_ours && read_loss(client, slot).await?.is_none() {
@@ -185,7 +174,7 @@ pub async fn recover<O: Operator>(
     columns: &ColumnNames,
 ) -> Result<Option<Recovered>, ProtocolError> {
     let (client, slot) = (session.client, outbox.slot.as_str());
-    refuse_other_shards(client, outbox).await?;
+    refuse_conflicts(client, outbox, Wanted::RecoverSlot).await?;
     if cancel_begun_release(session, slot).await? {
         return Ok(Some(Recovered::ReleaseCancelled));
     }

@@ -7,9 +7,7 @@ use clap::Args;
 use pgoutput_parser::Lsn;
 use walrelay_core::{ColumnFilter, RouterConfig, Template};
 use walrelay_outbox_admin::protocols::routes::full_name;
-use walrelay_outbox_admin::protocols::{
-    position_of_time, refuse_other_shards, refuse_resharding, refuse_unfinished,
-};
+use walrelay_outbox_admin::protocols::{Wanted, position_of_time, refuse_conflicts};
 use walrelay_outbox_replay::replay::{
     DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, ReplayEnv, ReplayJob,
     ReplayOrder,
@@ -255,13 +253,12 @@ async fn start(
     terminal: Terminal<'_>,
 ) -> Result<Option<ReplayResult>, Error> {
     let outbox = &env.settings.relay.outbox;
-    // The change could not finish beside a replay.
-    refuse_resharding(client, outbox).await?;
-    let to_topic_from_table = matches!(order.source, OrderedSource::Table(_))
-        && matches!(order.destination, Destination::Topic { .. });
-    if !to_topic_from_table {
-        refuse_other_shards(client, outbox).await?;
-    }
+    let wanted = match (&order.destination, &order.source) {
+        (Destination::InPlace, _) => Wanted::ReplayInPlace,
+        (Destination::Topic { .. }, OrderedSource::Table(_)) => Wanted::ReplayTables,
+        (Destination::Topic { .. }, OrderedSource::Wal(_)) => Wanted::ReplayWal,
+    };
+    refuse_conflicts(client, outbox, wanted).await?;
     if let OrderedSource::Wal(wal) = &mut order.source
         && let (None, Some(time)) = (wal.from, wal.since)
     {
@@ -282,7 +279,6 @@ async fn start(
             let left_out = counts.as_ref().map_or(0, |counts| counts.left_out);
             return Ok(Some(ReplayResult::Nothing { job, left_out }));
         }
-        refuse_unfinished(client, &job.slot).await?;
         job.refuse_without_slot(client).await?;
     }
     job.begin(client, env.settings, keys, env.steps).await?;

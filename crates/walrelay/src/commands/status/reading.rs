@@ -16,7 +16,9 @@ use walrelay_outbox_admin::{
     ConsumerBacklog, NextStep, RebuildReport, RelayAnswer, Severity, StatusReport, StepScope,
     read_status, read_table_sizes,
 };
-use walrelay_outbox_replay::{AdminError, SlotOperation, open_topic_replays, read_operation};
+use walrelay_outbox_replay::{
+    AdminError, SlotOperation, TopicReplay, read_operation, visible_replays,
+};
 use walrelay_outbox_store::{
     Outbox, RelayRow, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
@@ -233,7 +235,7 @@ async fn report_of_all(
     let report = StatusReport {
         oldest_unpublished_seconds: oldest.max_by(f64::total_cmp),
         // A replay that reads the whole outbox belongs to no single shard.
-        replays: open_topic_replays(client, &outbox.slot).await?,
+        replays: TopicReplay::among(&visible_replays(client, &outbox.slot).await?),
         shards: reports,
         ..StatusReport::default()
     };

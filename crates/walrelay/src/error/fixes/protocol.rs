@@ -3,7 +3,7 @@
 
 use walrelay_errors::Coded as _;
 use walrelay_outbox_admin::ReshardingRefusal;
-use walrelay_outbox_admin::protocols::{ProtocolError, SkippedRows};
+use walrelay_outbox_admin::protocols::{ProtocolError, ReplayConflict, SkippedRows};
 use walrelay_outbox_replay::{ReleaseStage, Resharding, SlotOperation};
 
 /// Returns the fix of this case. `None` if the fix of the error's code is enough.
@@ -12,13 +12,11 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
     Some(match error {
         E::Operator(error) => return error.fix(),
         E::Archive(error) => return error.fix(),
-        E::KeysPaused { id, .. }
-        | E::ReplayUnfinished { id, .. }
-        | E::ReplayReadsTable { id, .. }
-        | E::ReplayNeedsAnchor { id, .. } => unfinished_replay(id),
-        E::ReplayToBePublished { id, .. } => {
-            format!("let the relay publish them, or cancel the replay: `walrelay replay cancel {id}`")
-        }
+        E::ReplayInTheWay { replay, why: ReplayConflict::HasRows } => format!(
+            "let the relay publish them, or cancel the replay: `walrelay replay cancel {}`",
+            replay.id
+        ),
+        E::ReplayInTheWay { replay, .. } => unfinished_replay(&replay.id),
         E::UnpublishedColumnMissing { .. } | E::UnpublishedColumnNeverNull { .. } => {
             "name the column that the other publisher sets when it has published a row: --unpublished-column"
                 .to_owned()
