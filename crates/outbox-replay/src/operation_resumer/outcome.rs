@@ -16,7 +16,7 @@ use crate::operation::{
 use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::new_slot;
 use crate::operation_resumer::reset::{ResetEnd, ResetSteps, run_reset};
-use crate::release::{ReleaseStage, SlotRelease};
+use crate::release::ReleaseStage;
 use crate::slot_holder::describe_unfinished;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,64 @@ pub enum Outcome {
         /// The operation, and the reason for its wait, in words.
         what: String,
     },
+}
+
+/// The next step of an operation that no other process works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    /// All steps of a reset, from the first.
+    Reset,
+    CreateSlot,
+    /// The slot exists. The relay publishes the rows that it does not stream.
+    Publish,
+    CancelRelease,
+    /// A recovery may begin on the upgraded server.
+    Recover,
+    /// Only a command continues it.
+    Wait,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Facts {
+    slot: FoundSlot,
+    server: Server,
+}
+
+/// The slot of the name, beside the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FoundSlot {
+    /// It is the slot on record, with its WAL.
+    OnRecord,
+    /// There is none, or it is lost, or another slot of this name.
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Server {
+    OnRecord,
+    Upgraded,
+}
+
+/// Decides the next step. A stage is what the record says, and never what the slots look like. The
+/// slot that a stage relies on has to be the one on record: otherwise the operation goes back to the
+/// step that creates it.
+fn next(operation: &SlotOperation, facts: Facts) -> Action {
+    match operation {
+        SlotOperation::Reset(_) => Action::Reset,
+        SlotOperation::Recovery(begun) => match facts.slot {
+            FoundSlot::OnRecord if !begun.parts.is_empty() => Action::Publish,
+            FoundSlot::OnRecord | FoundSlot::Other => Action::CreateSlot,
+        },
+        SlotOperation::Release(begun) => match (facts.server, begun.stage) {
+            (Server::Upgraded, _) => Action::Recover,
+            // The process that releases a slot holds the lock. It is gone, because this one has it.
+            (Server::OnRecord, ReleaseStage::Draining) => Action::CancelRelease,
+            // A slot would block `pg_upgrade`, or retain WAL.
+            (Server::OnRecord, ReleaseStage::Released) => Action::Wait,
+        },
+        // Only the command sees the slots of both shard counts.
+        SlotOperation::Resharding(_) => Action::Wait,
+    }
 }
 
 impl OperationResumer<'_> {
@@ -80,40 +138,17 @@ impl OperationResumer<'_> {
 
     /// Reads the operation again: the previous holder of the lock may have finished it.
     async fn finish_taken(&self) -> Result<Outcome, RelayError> {
-        match self.read().await? {
-            Some(SlotOperation::Reset(begun)) => self.reset(begun).await,
-            Some(SlotOperation::Recovery(begun)) => {
+        let Some(operation) = self.read().await? else { return Ok(Outcome::Nothing) };
+        let action = next(&operation, self.facts(&operation).await?);
+        match (action, operation) {
+            (Action::Reset, SlotOperation::Reset(begun)) => self.reset(begun).await,
+            (Action::CreateSlot, SlotOperation::Recovery(begun)) => {
                 let mut recovery = begun;
-                // No slot was created yet, or it was lost again. The lower bound remains valid.
-                if recovery.parts.is_empty() || !self.has_slot().await? {
-                    let part = new_slot::create(self, &recovery).await?;
-                    recovery.parts.push(part);
-                }
+                let part = new_slot::create(self, &recovery).await?;
+                recovery.parts.push(part);
                 Ok(Outcome::Pending(SlotOperation::Recovery(recovery)))
             }
-            Some(SlotOperation::Release(begun)) => self.check_release(begun).await,
-            // Only the command sees the slots of both shard counts.
-            Some(begun @ SlotOperation::Resharding(_)) => {
-                Ok(Outcome::Elsewhere { what: begun.describe(self.slot), operation: begun })
-            }
-            None => Ok(Outcome::Nothing),
-        }
-    }
-
-    /// Checks a recorded release. No process creates the slot again by itself before the server is
-    /// upgraded, because a slot would block `pg_upgrade` or retain WAL. The process that releases a
-    /// slot holds the lock. This process now has the lock, so that process is gone, and a release
-    /// whose slot exists is cancelled.
-    async fn check_release(&self, release: SlotRelease) -> Result<Outcome, RelayError> {
-        let here = read_recorded_system_identifier(self.client, self.slot).await?;
-        let version = read_version(self.client).await?;
-        if release.is_of_another_server(&here, version) {
-            return Ok(Outcome::Nothing);
-        }
-        let stage = release.stage;
-        let begun = SlotOperation::Release(release);
-        match stage {
-            ReleaseStage::Draining => {
+            (Action::CancelRelease, begun) => {
                 let Self { client, slot, .. } = self;
                 cancel_operation(client, slot).await?;
                 tracing::warn!(
@@ -122,10 +157,32 @@ impl OperationResumer<'_> {
                 );
                 Ok(Outcome::ReleaseCancelled(begun))
             }
-            ReleaseStage::Released => {
+            (Action::Recover, _) => Ok(Outcome::Nothing),
+            (Action::Publish | Action::Reset | Action::CreateSlot, begun) => {
+                Ok(Outcome::Pending(begun))
+            }
+            (Action::Wait, begun) => {
                 Ok(Outcome::Elsewhere { what: begun.describe(self.slot), operation: begun })
             }
         }
+    }
+
+    /// Reads what decides about the operation.
+    async fn facts(&self, operation: &SlotOperation) -> Result<Facts, RelayError> {
+        let slot = match self.has_slot().await? {
+            true => FoundSlot::OnRecord,
+            false => FoundSlot::Other,
+        };
+        let is_moved = match operation {
+            SlotOperation::Release(release) => {
+                let here = read_recorded_system_identifier(self.client, self.slot).await?;
+                release.is_of_another_server(&here, read_version(self.client).await?)
+            }
+            SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
+                false
+            }
+        };
+        Ok(Facts { slot, server: if is_moved { Server::Upgraded } else { Server::OnRecord } })
     }
 
     /// Returns whether the slot that was created for a recovery still exists and is the same slot.
@@ -213,4 +270,61 @@ pub async fn mark_failover(connect: &ConnectConfig, slot: &str) -> Result<(), Pg
     let mut replication = ReplicationConnection::connect(connect, &[]).await?;
     let sql = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", quote_identifier(slot));
     replication.simple_query(&sql).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::{Again, Resharding, SettledBound, SlotRecovery, SlotSnapshot};
+    use crate::release::SlotRelease;
+    use pgoutput_parser::Lsn;
+
+    fn recovery(parts: usize) -> SlotOperation {
+        let part = SlotSnapshot { consistent_point: Lsn::new(1), snapshot: "3:3:".to_owned() };
+        SlotOperation::Recovery(SlotRecovery {
+            id: "r".to_owned(),
+            failover: Failover::No,
+            bound: SettledBound::Horizon,
+            unpublished_column: None,
+            parts: vec![part; parts],
+            settled_snapshot: None,
+        })
+    }
+
+    fn release(stage: ReleaseStage) -> SlotOperation {
+        let system_identifier = "s".to_owned();
+        SlotOperation::Release(SlotRelease { system_identifier, version: 17, stage })
+    }
+
+    fn reset() -> SlotOperation {
+        SlotOperation::Reset(Reset {
+            anchor_slot: "a".to_owned(),
+            target: Lsn::new(1),
+            failover: Failover::No,
+            again: Again::Published,
+        })
+    }
+
+    /// Each operation in each stage. Columns: the slot on record, another one or none; the same on an
+    /// upgraded server.
+    #[test]
+    fn each_stage_has_one_next_step_for_each_slot_and_server() {
+        use Action::{CancelRelease, CreateSlot, Publish, Recover, Wait};
+        let table = [
+            (reset(), [Action::Reset; 4]),
+            (recovery(0), [CreateSlot; 4]),
+            (recovery(1), [Publish, CreateSlot, Publish, CreateSlot]),
+            (recovery(2), [Publish, CreateSlot, Publish, CreateSlot]),
+            (release(ReleaseStage::Draining), [CancelRelease, CancelRelease, Recover, Recover]),
+            (release(ReleaseStage::Released), [Wait, Wait, Recover, Recover]),
+            (SlotOperation::Resharding(Resharding { from: 1, to: 2 }), [Wait; 4]),
+        ];
+        for (operation, actions) in table {
+            let facts = [Server::OnRecord, Server::Upgraded].into_iter().flat_map(|server| {
+                [FoundSlot::OnRecord, FoundSlot::Other].map(|slot| Facts { slot, server })
+            });
+            let found: Vec<Action> = facts.map(|facts| next(&operation, facts)).collect();
+            assert_eq!(found, actions, "{operation:?}");
+        }
+    }
 }
