@@ -1,13 +1,15 @@
 //! Random commands of an operator beside relays that are killed and start again, under traffic. Each
 //! fix that a command prints is followed literally.
 //!
-//! A trigger keeps each committed row, so the oracle also knows the rows that `prune` deletes.
+//! Two outboxes share the database, and the operator sometimes names the slot of the wrong one. A
+//! consumer applies the events of the first outbox meanwhile. A trigger keeps each committed row, so
+//! the oracle also knows the rows that `prune` deletes.
 
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
-use walrelay_testkit::checker::{self, Committed};
-use walrelay_testkit::relay::{Finished, Relay};
+use walrelay_testkit::checker::{self, Committed, Verdict};
+use walrelay_testkit::relay::{Finished, Relay, RelayCommand};
 use walrelay_testkit::seed::Seed;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
@@ -57,7 +59,7 @@ const FAULTS: [&str; 4] = [
     "reject=DEADLINE_EXCEEDED",
 ];
 
-/// The options of relays that start again by themselves.
+/// The commands of relays that start again by themselves.
 const RELAYS: [&str; 4] = [
     "run --park-after 200ms",
     "run --park-after 200ms --wal-budget 1MiB",
@@ -68,40 +70,102 @@ const RELAYS: [&str; 4] = [
 /// The longest wait for a command. Some wait for Pub/Sub or for the relays.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// An outbox of the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Team {
+    /// In `public`, with one slot or with two shards.
+    First,
+    /// In a schema of its own.
+    Second,
+}
+
+impl Team {
+    const ALL: [Self; 2] = [Self::First, Self::Second];
+
+    const fn schema(self) -> &'static str {
+        match self {
+            Self::First => "public",
+            Self::Second => "team2",
+        }
+    }
+
+    const fn topic(self) -> &'static str {
+        match self {
+            Self::First => "video.events",
+            Self::Second => "other.events",
+        }
+    }
+}
+
+/// A command line, and the outbox that its environment names.
+#[derive(Debug, Clone)]
+struct Command {
+    team: Team,
+    text: String,
+}
+
+impl Command {
+    fn new(team: Team, text: impl Into<String>) -> Self {
+        Self { team, text: text.into() }
+    }
+}
+
 /// A person at the command line, whose choices are drawn from a seed.
 struct Operator {
     world: InboxDatabase,
     seed: Seed,
-    relays: [Option<Relay>; 2],
+    /// Two for the shards of the first outbox, the relay of the second one, and the consumer.
+    processes: [Option<Relay>; 4],
     /// The commands so far, with their ends.
     history: Vec<String>,
     /// The command that the last output names as its fix.
-    advised: Option<String>,
+    advised: Option<Command>,
 }
 
 impl Operator {
     async fn create(seed: u64) -> Option<Self> {
         let world = InboxDatabase::create().await?;
-        world.pubsub.create_topic(REPLAYS);
-        world.execute(ORACLE).await;
-        let (relays, history) = ([None, None], Vec::new());
-        Some(Self { world, seed: Seed::new(seed), relays, history, advised: None })
+        world.set_up_consumer().await;
+        for name in [REPLAYS, Team::Second.topic()] {
+            world.pubsub.create_topic(name);
+        }
+        let (processes, history) = ([const { None }; 4], Vec::new());
+        let operator = Self { world, seed: Seed::new(seed), processes, history, advised: None };
+        let done = operator.command(&Command::new(Team::Second, "init")).finish(DEADLINE).await;
+        assert_eq!(done.code, Some(0), "{}", done.text);
+        for team in Team::ALL {
+            operator.world.execute(&ORACLE.replace("$schema", team.schema())).await;
+        }
+        Some(operator)
     }
 
-    /// Does something, after a pause in which relays that have ended are started again.
+    /// Returns a command of the binary, with the environment of its outbox.
+    fn command(&self, Command { team, text }: &Command) -> RelayCommand {
+        let command = self.world.command(text.split(' '));
+        match team {
+            Team::First => command,
+            Team::Second => command
+                .env("WALRELAY_SCHEMA", team.schema())
+                .env("WALRELAY_SLOT", &self.slot(*team, None))
+                .env("WALRELAY_PUBLICATION", &self.slot(*team, None)),
+        }
+    }
+
+    /// Does something, after a pause in which processes that have ended are started again.
     async fn act(&mut self) {
         sleep(self.seed.time(Duration::ZERO, Duration::from_millis(700))).await;
-        self.restart_relays().await;
-        match self.seed.between(0, 9) {
+        // A statement that locks the table may make it fail.
+        drop(self.world.client().batch_execute(ROWS_OF_SECOND).await);
+        self.restart_processes().await;
+        match self.seed.between(0, 10) {
             0 => {
-                let index = self.seed.count(0, 1);
-                self.relays[index] = None;
-                self.history.push(format!("kill relay {index}"));
+                let index = self.seed.count(0, 3);
+                self.processes[index] = None;
+                self.history.push(format!("kill process {index}"));
             }
             1 | 2 => {
-                let shard = self.any_shard().await;
-                let slot = self.slot(shard);
-                let incident = self.seed.pick(&INCIDENTS).replace("$slot", &slot);
+                let (team, shard) = self.any_place().await;
+                let incident = self.seed.pick(&INCIDENTS).replace("$slot", &self.slot(team, shard));
                 let done = self.world.client().batch_execute(&incident).await.is_ok();
                 self.history.push(format!("{incident}: {done}"));
             }
@@ -112,16 +176,17 @@ impl Operator {
             }
             4 => self.world.pubsub.heal(),
             5 => {
-                let command = format!("reshard --shards {} --yes", self.seed.count(1, 2));
-                self.finish_within(PATIENCE, &command).await;
+                let text = format!("reshard --shards {} --yes", self.seed.count(1, 2));
+                self.finish_within(PATIENCE, &Command::new(Team::First, text)).await;
             }
             6 | 7 if let Some(advised) = self.advised.take() => {
                 self.finish_within(PATIENCE, &advised).await;
             }
+            8 => self.name_the_wrong_slot().await,
             _ => {
-                let shard = self.any_shard().await;
+                let (team, shard) = self.any_place().await;
                 let drawn = *self.seed.pick(&COMMANDS);
-                let command = of_shard(drawn, shard);
+                let command = Command::new(team, of_shard(drawn, shard));
                 let time = match self.seed.chance(400) {
                     true => self.seed.time(Duration::from_millis(20), Duration::from_secs(1)),
                     false => PATIENCE,
@@ -131,19 +196,42 @@ impl Operator {
         }
     }
 
-    async fn restart_relays(&mut self) {
-        for index in 0..self.relays.len() {
-            if self.relays[index].as_mut().is_some_and(|relay| !relay.has_ended()) {
+    /// Types a command with the slot of the other outbox. Nothing may be done to either.
+    async fn name_the_wrong_slot(&mut self) {
+        let (team, other) = match self.seed.chance(500) {
+            true => (Team::First, Team::Second),
+            false => (Team::Second, Team::First),
+        };
+        let drawn = match self.seed.chance(300) {
+            true => "run --until-caught-up",
+            false => *self.seed.pick(&COMMANDS),
+        };
+        let text = format!("{drawn} --slot {}", self.slot(other, None));
+        self.finish_within(PATIENCE, &Command::new(team, text)).await;
+        // Its advice is for an operator who has mistaken the slot.
+        self.advised = None;
+    }
+
+    async fn restart_processes(&mut self) {
+        for index in 0..self.processes.len() {
+            if self.processes[index].as_mut().is_some_and(|process| !process.has_ended()) {
                 continue;
             }
-            if let Some(ended) = self.relays[index].take() {
+            let team = if index == 2 { Team::Second } else { Team::First };
+            if let Some(ended) = self.processes[index].take() {
                 let ended = ended.finish(DEADLINE).await;
-                self.note(&format!("relay {index}"), &ended);
+                self.note(&Command::new(team, format!("process {index}")), &ended);
             }
-            let shard = self.is_sharded().await.then_some(index);
             let drawn = *self.seed.pick(&RELAYS);
-            let command = of_shard(drawn, shard);
-            self.relays[index] = Some(self.world.command(command.split(' ')).start());
+            let started = match index {
+                0 | 1 => {
+                    let shard = self.is_sharded().await.then_some(index);
+                    self.command(&Command::new(team, of_shard(drawn, shard)))
+                }
+                2 => self.command(&Command::new(team, drawn)),
+                _ => self.world.consumer([]),
+            };
+            self.processes[index] = Some(started.start());
         }
     }
 
@@ -154,20 +242,27 @@ impl Operator {
         self.world.number(&sql).await > 0
     }
 
-    /// Draws a shard. None if there is only one.
-    async fn any_shard(&mut self) -> Option<usize> {
-        let index = self.seed.count(0, 1);
-        self.is_sharded().await.then_some(index)
+    /// Draws an outbox, and one of its shards if it has two.
+    async fn any_place(&mut self) -> (Team, Option<usize>) {
+        let (is_second, index) = (self.seed.chance(250), self.seed.count(0, 1));
+        match is_second {
+            true => (Team::Second, None),
+            false => (Team::First, self.is_sharded().await.then_some(index)),
+        }
     }
 
-    fn slot(&self, shard: Option<usize>) -> String {
+    fn slot(&self, team: Team, shard: Option<usize>) -> String {
         let name = self.world.name();
-        shard.map_or_else(|| name.to_owned(), |index| format!("{name}_{index}_of_2"))
+        match (team, shard) {
+            (Team::First, Some(index)) => format!("{name}_{index}_of_2"),
+            (Team::First, None) => name.to_owned(),
+            (Team::Second, _) => format!("{name}_team2"),
+        }
     }
 
     /// Starts a relay, and waits for a while until it streams.
-    async fn relay(&self, shard: Option<usize>) -> Relay {
-        let mut relay = self.world.command(of_shard("run", shard).split(' ')).start();
+    async fn relay(&self, team: Team, shard: Option<usize>) -> Relay {
+        let mut relay = self.command(&Command::new(team, of_shard("run", shard))).start();
         let until = Instant::now() + PATIENCE;
         let streams = |it: &Relay| it.lines().iter().any(|line| line.contains("\"streaming\""));
         while !relay.has_ended() && !streams(&relay) && Instant::now() < until {
@@ -177,19 +272,19 @@ impl Operator {
     }
 
     /// Runs a command to its end.
-    async fn finish(&mut self, command: &str) -> Finished {
-        let done = self.world.run(command.split(' ')).await;
+    async fn finish(&mut self, command: &Command) -> Finished {
+        let done = self.command(command).finish(DEADLINE).await;
         self.note(command, &done);
         done
     }
 
     /// Runs a command, and kills it after this time.
-    async fn finish_within(&mut self, time: Duration, command: &str) {
-        let mut started = self.world.command(command.split(' ')).start();
+    async fn finish_within(&mut self, time: Duration, command: &Command) {
+        let mut started = self.command(command).start();
         let until = Instant::now() + time;
         while !started.has_ended() {
             if Instant::now() >= until {
-                return self.history.push(format!("{command}: killed after {time:?}"));
+                return self.history.push(format!("{command:?}: killed after {time:?}"));
             }
             sleep(Duration::from_millis(20)).await;
         }
@@ -197,36 +292,40 @@ impl Operator {
         self.note(command, &done);
     }
 
-    fn note(&mut self, what: &str, done: &Finished) {
+    fn note(&mut self, command: &Command, done: &Finished) {
         let Finished { code, text } = done;
         // The health is at the beginning of `status`, and an error at the end of an output.
+        let Command { team, text: what } = command;
         let last = match what.starts_with("status") {
             true => text.lines().take(2).collect::<Vec<_>>().join("; "),
             false => text.lines().rfind(|line| !line.is_empty()).unwrap_or_default().to_owned(),
         };
-        self.history.push(format!("{what}: {code:?} {last}"));
+        self.history.push(format!("{team:?} {what}: {code:?} {last}"));
         assert!(!text.contains("panicked at"), "{what}: {text}\n{}", self.story());
-        self.advised = advice(text).or(self.advised.take());
+        let advised = advice(text).map(|text| Command::new(*team, text));
+        self.advised = advised.or(self.advised.take());
     }
 
     fn story(&self) -> String {
         self.history.join("\n")
     }
 
-    /// Follows the printed fixes until everything is published.
+    /// Follows the printed fixes until everything is published and applied.
     async fn settle(&mut self) {
-        self.relays = [None, None];
+        self.processes = [const { None }; 4];
         self.world.pubsub.heal();
         for _ in 0..20 {
-            let shards: &[_] = match self.is_sharded().await {
-                true => &[Some(0), Some(1)],
-                false => &[None],
-            };
-            let mut caught_up = true;
-            for shard in shards {
-                caught_up &= self.settle_shard(*shard).await;
+            let mut places = vec![(Team::Second, None)];
+            match self.is_sharded().await {
+                true => places.extend([(Team::First, Some(0)), (Team::First, Some(1))]),
+                false => places.push((Team::First, None)),
             }
-            let waits = "SELECT count(*) FROM app_outbox_dispatch WHERE status <> 'published'";
+            let mut caught_up = true;
+            for (team, shard) in places {
+                caught_up &= self.settle_slot(team, shard).await;
+            }
+            let waits = "SELECT count(*) FROM (SELECT status FROM app_outbox_dispatch UNION ALL
+                           SELECT status FROM team2.app_outbox_dispatch) AS row WHERE status <> 'published'";
             if caught_up && self.world.number(waits).await == 0 {
                 return;
             }
@@ -234,13 +333,14 @@ impl Operator {
         panic!("the printed fixes lead nowhere:\n{}", self.story());
     }
 
-    /// Returns whether this shard has caught up.
-    async fn settle_shard(&mut self, shard: Option<usize>) -> bool {
+    /// Returns whether this slot has caught up.
+    async fn settle_slot(&mut self, team: Team, shard: Option<usize>) -> bool {
+        let of_slot = |text: &str| Command::new(team, of_shard(text, shard));
         // Beside a relay that streams, `status` names what else keeps rows back, and a replay continues.
-        let relay = self.relay(shard).await;
-        let status = self.finish(&of_shard("status", shard)).await;
+        let relay = self.relay(team, shard).await;
+        let status = self.finish(&of_slot("status")).await;
         self.advised = None;
-        let mut next = advice(&status.text);
+        let mut next = advice(&status.text).map(|text| Command::new(team, text));
         // A command that is refused names the next one, and so on.
         for _ in 0..3 {
             let Some(command) = next.take() else { break };
@@ -248,42 +348,65 @@ impl Operator {
             next = self.advised.take();
         }
         for state in ["dead", "retrying"] {
-            let command = format!("dispatch retry --status {state} --yes");
-            self.finish(&of_shard(&command, shard)).await;
+            self.finish(&of_slot(&format!("dispatch retry --status {state} --yes"))).await;
         }
         drop(relay);
-        self.finish(&of_shard("run --until-caught-up", shard)).await.code == Some(0)
+        self.finish(&of_slot("run --until-caught-up")).await.code == Some(0)
     }
 
-    /// Checks that each committed row is in the topic, and in order per key.
+    async fn committed(&self, team: Team) -> Vec<Committed> {
+        let sql = COMMITTED.replace("$schema", team.schema());
+        let rows = self.world.client().query(&sql, &[]).await.expect("the rows of the oracle");
+        let committed = rows.iter().map(|row| Committed {
+            event_id: row.get(0),
+            key: row.get(1),
+            data: row.get::<_, String>(2).into_bytes(),
+        });
+        committed.collect()
+    }
+
+    /// Checks that each committed row is in its topic, and in order per key. The consumer has applied
+    /// each event of the first outbox once, and in order.
     async fn assert_kept(&self) {
-        let rows = self.world.client().query(COMMITTED, &[]).await.expect("the rows of the oracle");
-        let committed: Vec<_> = rows
-            .iter()
-            .map(|row| Committed {
-                event_id: row.get(0),
-                key: row.get(1),
-                data: row.get::<_, String>(2).into_bytes(),
-            })
-            .collect();
-        let stored = self.world.pubsub.stored_in(&topic("video.events"));
-        let verdict = checker::check(&committed, &stored);
-        eprintln!("{}\n{} rows; {verdict}", self.story(), committed.len());
-        let is_kept = verdict.lost.is_empty() && verdict.reordered.is_empty();
-        assert!(is_kept && verdict.unknown.is_empty(), "{verdict}\n{}", self.story());
+        eprintln!("{}", self.story());
+        for team in Team::ALL {
+            let committed = self.committed(team).await;
+            let stored = self.world.pubsub.stored_in(&topic(team.topic()));
+            let verdict = checker::check(&committed, &stored);
+            eprintln!("{team:?}: {} rows; {verdict}", committed.len());
+            assert!(is_kept(&verdict), "{verdict}\n{}", self.story());
+        }
+        let committed = self.committed(Team::First).await;
+        let consumer = self.world.start_consumer([]).await;
+        self.world.wait_applied(i64::try_from(committed.len()).expect("a small number")).await;
+        drop(consumer);
+        let verdict = checker::check(&committed, &self.world.applied().await);
+        let is_once = is_kept(&verdict) && verdict.duplicates_count == 0;
+        assert!(is_once, "applied: {verdict}\n{}", self.story());
+        self.world.succeed(["audit", "--grace", "0s"]).await;
     }
 }
 
+/// Rows of two shards, and rows published from the table, may share positions with others.
+const fn is_kept(Verdict { lost, reordered, unknown, .. }: &Verdict) -> bool {
+    lost.is_empty() && reordered.is_empty() && unknown.is_empty()
+}
+
 const ORACLE: &str = "
-CREATE TABLE committed (event_id text, key text, data text, version bigint);
-CREATE FUNCTION commit_row() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE TABLE $schema.committed (event_id text, key text, data text, version bigint);
+CREATE FUNCTION $schema.commit_row() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO committed VALUES (NEW.id::text, NEW.aggregateid, NEW.payload::text, NEW.version);
+  INSERT INTO $schema.committed VALUES (NEW.id::text, NEW.aggregateid, NEW.payload::text, NEW.version);
   RETURN NULL;
 END $$;
-CREATE TRIGGER commit_row AFTER INSERT ON app_outbox FOR EACH ROW EXECUTE FUNCTION commit_row()";
+CREATE TRIGGER commit_row AFTER INSERT ON $schema.app_outbox FOR EACH ROW EXECUTE FUNCTION $schema.commit_row();
+CREATE SEQUENCE $schema.version";
 
-const COMMITTED: &str = "SELECT event_id, key, data FROM committed ORDER BY version";
+const ROWS_OF_SECOND: &str = "
+INSERT INTO team2.app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+SELECT 'other', 'w-' || n, 'made', nextval('team2.version'), jsonb_build_object('n', n) FROM generate_series(1, 3) AS n";
+
+const COMMITTED: &str = "SELECT event_id, key, data FROM $schema.committed ORDER BY version";
 
 /// Adds the shard to a command that is for one.
 fn of_shard(command: &str, shard: Option<usize>) -> String {
