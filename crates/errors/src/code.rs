@@ -70,7 +70,7 @@ codes! {
     PasswordMissing "password-missing": POSTGRES, WAIT, POSTGRES;
     /// The password file cannot be read.
     PasswordFileUnreadable "password-file-unreadable": USAGE, WAIT, USAGE;
-    /// The server cannot prove that it knows the password.
+    /// The server cannot prove that it knows the password, or asks for too many iterations.
     ServerUnproven "server-unproven": POSTGRES, RECONNECT, POSTGRES;
     /// The server does not match `target_session_attrs`.
     WrongSessionAttributes "wrong-session-attributes": POSTGRES, RECONNECT, POSTGRES;

@@ -22,6 +22,8 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, tls};
 
+use walrelay_errors::Chain;
+
 use crate::answer_watch::{AnswerWatch, WatchedStream};
 use crate::conninfo::{
     ChannelBinding, ConnectConfig, Encryption, Endpoint, Liveness, Negotiation, Security,
@@ -345,7 +347,13 @@ impl Attempt<'_> {
         };
         match (self.encrypt(connect().await?, security).await, &security.encryption) {
             (Ok(stream), _) => Ok(gated(stream)),
-            (Err(_), Encryption::Prefer) => Ok(gated(Stream::plain(connect().await?))),
+            (Err(source), Encryption::Prefer) => {
+                if !matches!(source, TlsError::NotOffered) {
+                    let error = Chain(&source);
+                    tracing::warn!(%error, "sslmode=prefer continues in plain text, because TLS failed");
+                }
+                Ok(gated(Stream::plain(connect().await?)))
+            }
             (Err(source), _) => Err(PgError::Tls { host: self.endpoint.host.clone(), source }),
         }
     }

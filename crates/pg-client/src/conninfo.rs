@@ -114,12 +114,15 @@ const NO_OAUTH: &str = "use a password, a client certificate, or no authenticati
 /// The pairs that are not yet used. Each pair left at the end is a problem.
 struct Keywords<'a> {
     pairs: text::Pairs,
+    /// The names of all pairs, in the order of the string.
+    order: Vec<String>,
     problems: &'a mut Vec<ConninfoProblem>,
 }
 
 impl<'a> Keywords<'a> {
     fn new(pairs: text::Pairs, problems: &'a mut Vec<ConninfoProblem>) -> Self {
-        Self { pairs, problems }
+        let order = pairs.iter().map(|(name, _)| name.clone()).collect();
+        Self { pairs, order, problems }
     }
 
     fn config(&mut self, env: &PgEnv) -> Option<ConnectConfig> {
@@ -250,29 +253,41 @@ impl<'a> Keywords<'a> {
             // In libpq this value waits for ever. A relay that waits for ever reports nothing.
             Ok(_) => CONNECT_TIMEOUT_DEFAULT,
             Err(_) => {
-                self.problem(format!("connect_timeout is {text:?}; it must be whole seconds"));
+                self.problem("connect_timeout must be whole seconds");
                 CONNECT_TIMEOUT_DEFAULT
             }
         }
     }
 
     fn refuse_leftovers(&mut self) {
-        for (keyword, value) in std::mem::take(&mut self.pairs) {
-            if value.is_empty() {
-                continue;
-            }
-            if let Some((_, why)) = REFUSED.iter().find(|(name, _)| *name == keyword) {
+        let left = std::mem::take(&mut self.pairs);
+        let is_listed = |name: &str| {
+            INERT.iter().any(|(it, _)| *it == name) || REFUSED.iter().any(|(it, _)| *it == name)
+        };
+        let is_unknown = |name: &str| left.iter().any(|(it, _)| it == name) && !is_listed(name);
+        for (keyword, value) in left.iter().filter(|(_, value)| !value.is_empty()) {
+            if let Some((_, why)) = REFUSED.iter().find(|(name, _)| name == keyword) {
                 self.problem(format!("{keyword} is not supported: {why}"));
                 continue;
             }
-            match INERT.iter().find(|(name, _)| *name == keyword) {
+            match INERT.iter().find(|(name, _)| name == keyword) {
                 Some((_, [])) => {}
                 Some((_, values)) if values.contains(&value.as_str()) => {}
                 Some((_, values)) => self.problem(format!(
                     "{keyword} is not supported here except as {}",
                     values.join(" or ")
                 )),
-                None => self.problem(format!("unknown parameter {keyword:?}")),
+                None => {
+                    let at = self.order.iter().position(|name| name == keyword);
+                    let before = at.and_then(|at| self.order.get(at.checked_sub(1)?));
+                    let known = before.filter(|name| !is_unknown(name));
+                    let place = known.map_or(String::new(), |name| format!(" behind {name}"));
+                    // Its name may be a part of a password.
+                    self.problem(format!(
+                        "the parameter{place} is none of libpq's; in a password, write & as %26 in a URL, and \
+                         quote spaces"
+                    ));
+                }
             }
         }
     }

@@ -274,6 +274,12 @@ pub const UNSUPPORTED: &str = "which is not supported";
 pub const UNBOUND: &str = "which channel_binding=require excludes";
 
 impl PgError {
+    /// Returns the error of a failed proof: the library has no kind for it but its text.
+    fn unproven(error: &tokio_postgres::Error, cause: Option<&io::Error>) -> Option<Self> {
+        let source = cause.filter(|_| error.to_string().starts_with("authentication error"))?;
+        Some(Self::Scram { source: io::Error::new(source.kind(), source.to_string()) })
+    }
+
     /// Returns the error of a method that the connection string excludes, if it is the cause.
     fn excluded(cause: &io::Error) -> Option<Self> {
         let MethodExcluded { method } = cause.get_ref()?.downcast_ref()?;
@@ -321,7 +327,10 @@ impl From<tokio_postgres::Error> for PgError {
             Some(answer) => Self::Server(Box::new(ServerError::from(answer))),
             None => {
                 let cause = std::error::Error::source(&error).and_then(|it| it.downcast_ref());
-                cause.and_then(Self::excluded).unwrap_or(Self::Sql(error))
+                match cause.and_then(Self::excluded) {
+                    Some(excluded) => excluded,
+                    None => Self::unproven(&error, cause).unwrap_or(Self::Sql(error)),
+                }
             }
         }
     }

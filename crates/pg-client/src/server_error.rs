@@ -191,7 +191,7 @@ impl ServerError {
     pub fn from_fields(mut fields: ErrorFields<'_>) -> io::Result<Self> {
         let mut error = Self::default();
         while let Some(field) = fields.next()? {
-            let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
+            let text = || in_a_line(&String::from_utf8_lossy(field.value_bytes()));
             match field.type_() {
                 // V is the untranslated S, and follows S (9.6 and later).
                 b'S' | b'V' => error.severity = text(),
@@ -207,14 +207,19 @@ impl ServerError {
     }
 }
 
+/// Returns the text of a server without lines and control characters of its own.
+fn in_a_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 impl From<&tokio_postgres::error::DbError> for ServerError {
     fn from(error: &tokio_postgres::error::DbError) -> Self {
         Self {
             severity: error.severity().to_owned(),
             code: error.code().code().to_owned(),
-            message: error.message().to_owned(),
-            detail: error.detail().map(str::to_owned),
-            hint: error.hint().map(str::to_owned),
+            message: in_a_line(error.message()),
+            detail: error.detail().map(in_a_line),
+            hint: error.hint().map(in_a_line),
             routine: error.routine().map(str::to_owned),
         }
     }

@@ -1,4 +1,4 @@
-//! One type for TCP, TLS and Unix sockets, which checks the first message of a server.
+//! One type for TCP, TLS and Unix sockets, which checks what a server sends before the session begins.
 
 use std::fmt::Debug;
 use std::io;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::auth_methods::{AuthGate, AuthMethods};
+use crate::auth_methods::{AuthMethods, StartupGate};
 use crate::tls::channel_binding;
 
 /// A connected socket, encrypted or not.
@@ -23,8 +23,8 @@ pub struct Stream {
     transport: Box<dyn Transport>,
     is_encrypted: bool,
     end_point: Option<Vec<u8>>,
-    /// Until the first message of the server is read, if not every method is allowed.
-    gate: Option<AuthGate>,
+    /// Until the session begins.
+    gate: Option<StartupGate>,
 }
 
 impl Stream {
@@ -41,9 +41,9 @@ impl Stream {
         Self { is_encrypted: true, end_point, ..Self::plain(transport) }
     }
 
-    /// Allows only these methods of authentication.
+    /// Checks what the server sends before the session begins, and allows only these methods of authentication.
     pub(crate) fn with_methods(self, methods: Option<&AuthMethods>) -> Self {
-        Self { gate: methods.cloned().map(AuthGate::new), ..self }
+        Self { gate: Some(StartupGate::new(methods.cloned())), ..self }
     }
 
     pub(crate) fn is_encrypted(&self) -> bool {

@@ -65,7 +65,7 @@ impl Keywords<'_> {
         };
         let mode = mode.unwrap_or_else(|| if is_system { "verify-full" } else { "prefer" }.into());
         if is_system && mode != "verify-full" {
-            self.problem(format!("sslrootcert=system needs sslmode=verify-full, not {mode:?}"));
+            self.problem("sslrootcert=system needs sslmode=verify-full");
             return None;
         }
         Some(match (mode.as_str(), roots) {
@@ -76,11 +76,8 @@ impl Keywords<'_> {
             ("require" | "verify-ca", Some(roots)) => Encryption::VerifyCa(roots),
             ("verify-ca", None) => Encryption::VerifyCa(RootSource::Public),
             ("verify-full", roots) => Encryption::VerifyFull(roots.unwrap_or(RootSource::Public)),
-            (other, _) => {
-                self.problem(format!(
-                    "sslmode is {other:?}; it must be disable, prefer, require, verify-ca or \
-                     verify-full"
-                ));
+            (_, _) => {
+                self.problem("sslmode must be disable, prefer, require, verify-ca or verify-full");
                 return None;
             }
         })
@@ -144,13 +141,10 @@ impl Keywords<'_> {
     pub(super) fn one_of<T: Copy>(&mut self, keyword: &str, values: &[(&str, T)]) -> T {
         let given = self.take(keyword);
         let found = |text: &String| values.iter().find(|(value, _)| value == text);
-        if let Some(text) = given.as_ref().filter(|text| found(text).is_none()) {
+        if given.as_ref().is_some_and(|text| found(text).is_none()) {
             let names: Vec<&str> = values.iter().map(|(value, _)| *value).collect();
             let (last, others) = names.split_last().unwrap_or((&"", &[]));
-            self.problem(format!(
-                "{keyword} is {text:?}; it must be {} or {last}",
-                others.join(", ")
-            ));
+            self.problem(format!("{keyword} must be {} or {last}", others.join(", ")));
         }
         given.as_ref().and_then(found).map_or(values[0].1, |it| it.1)
     }

@@ -1,7 +1,7 @@
 //! Splits both written forms of a connection string into `keyword = value` pairs.
 //!
-//! Interprets no value. Problems quote only keywords from the user's text, because a password with
-//! an unencoded `/` or `@` can end up in any other part.
+//! Interprets no value. Problems quote only the names of libpq's parameters, because a password with an
+//! unencoded `/`, `@` or `&` can end up in any other part.
 
 use super::problem::ConninfoProblem;
 
@@ -14,9 +14,13 @@ pub(super) fn pairs(text: &str, problems: &mut Vec<ConninfoProblem>) -> Pairs {
     if let Some(rest) = scheme.iter().find_map(|scheme| text.strip_prefix(scheme)) {
         return from_url(rest, problems);
     }
-    if !text.contains('=') {
+    let first = text.split_once('=').map(|(keyword, _)| keyword.trim_end());
+    if !first.is_some_and(|keyword| {
+        keyword.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_whitespace())
+    }) {
         problems.push(ConninfoProblem::new(
-            "it is neither a URL (postgresql://user@host/database) nor keywords (host=... user=...)",
+            "it is neither a URL (postgresql://user@host/database) nor keywords (host=... user=...); a URL has no \
+             quotes around it, and no driver's name in its scheme",
         ));
         return Pairs::new();
     }
@@ -30,9 +34,9 @@ fn from_url(rest: &str, problems: &mut Vec<ConninfoProblem>) -> Pairs {
             encoded,
         ) {
             Some(value) => pairs.push((keyword.to_owned(), value)),
-            None => found.push(ConninfoProblem::new(format!(
-                "{keyword} is not valid percent-encoding; write a literal % as %25"
-            ))),
+            None => found.push(ConninfoProblem::new(
+                "a part is not valid percent-encoding; write a literal % as %25",
+            )),
         };
     let authority_end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(authority_end);
@@ -128,7 +132,7 @@ fn from_keywords(text: &str, problems: &mut Vec<ConninfoProblem>) -> Pairs {
             break;
         }
         let Some((value, tail)) = keyword_value(tail.trim_start()) else {
-            problems.push(ConninfoProblem::new(format!("the quote of {keyword} is not closed")));
+            problems.push(ConninfoProblem::new("the quote of a value is not closed"));
             break;
         };
         pairs.push((keyword.to_owned(), value));
