@@ -21,7 +21,7 @@ async fn the_slot_of_one_outbox_is_not_read_through_another() {
     let before = world.confirmed_flush().await;
     let second = format!("{}_team2", world.name());
     // The operator of the second outbox forgets --slot.
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 8] = [
         &["run", "--until-caught-up", "--publication", &second],
         &["run", "--until-caught-up"],
         &["init", "--publication", &second],
@@ -29,6 +29,7 @@ async fn the_slot_of_one_outbox_is_not_read_through_another() {
         &["slot", "release", "--yes"],
         &["reshard", "--shards", "2", "--yes"],
         &["prune", "--older-than", "1s", "--yes"],
+        &["status"],
     ];
     for command in commands {
         let refused = world.run([command, &["--schema", "team2"]].concat()).await;

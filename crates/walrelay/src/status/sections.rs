@@ -1,6 +1,7 @@
 //! The details of a status report, in sections. Pure: from the report to text.
 
 use crate::config::OutputFormat;
+use crate::error::printed_commands::as_given;
 use serde_json::json;
 use walrelay_outbox_admin::{FailingTopic, RelayAnswer, StatusReport, TableSize};
 use walrelay_pubsub::split_topic;
@@ -32,7 +33,7 @@ pub(crate) fn report_text(
         OutputFormat::Json => format!("{:#}\n", json!(report)),
         OutputFormat::Text => {
             let summary = Summary::in_report(report).text(paint);
-            format!("{summary}{}\n{}", flow(report), sections(report, paint))
+            as_given(&format!("{summary}{}\n{}", flow(report), sections(report, paint)))
         }
     }
 }

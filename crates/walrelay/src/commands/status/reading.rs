@@ -17,7 +17,7 @@ use walrelay_outbox_admin::{
     read_status, read_table_sizes,
 };
 use walrelay_outbox_replay::{
-    AdminError, SlotOperation, TopicReplay, read_operation, visible_replays,
+    AdminError, SlotOperation, TopicReplay, named_definition, read_operation, visible_replays,
 };
 use walrelay_outbox_store::{
     Outbox, RelayRow, is_same_origin, read_recorded_system_identifier, read_relay_row,
@@ -69,6 +69,7 @@ pub(super) async fn read(
 /// Reads the report of the slot or of all shards, and asks the relay if `--relay` was given.
 async fn report_now(client: &SqlClient, sources: &StatusSources) -> Result<StatusReading, Error> {
     let outbox = &sources.database.outbox;
+    refuse_slot_of_others(client, outbox).await?;
     let shards = match outbox.shard.is_whole() {
         true => every_shard(client, outbox).await?,
         false => vec![outbox.clone()],
@@ -85,10 +86,11 @@ async fn report_now(client: &SqlClient, sources: &StatusSources) -> Result<Statu
                 Ok(report) => StatusReading { report: with_summary(report), failure: None },
                 Err(error) if !is_about_the_slot(&error) => return Err(error),
                 // Without a slot the report is its state and the next step. The command still fails.
-                Err(error) => StatusReading {
-                    report: report_without_slot(client, one, &error).await?,
-                    failure: Some(error),
-                },
+                Err(error) => {
+                    let report = report_without_slot(client, one, &error).await?;
+                    let failure = Some(failure_of(&report, one, error));
+                    StatusReading { report, failure }
+                }
             }
         }
         all => StatusReading {
@@ -110,6 +112,17 @@ async fn report_now(client: &SqlClient, sources: &StatusSources) -> Result<Statu
 
 /// Returns whether the error reports the state of the slot. Any other error, such as a missing
 /// permission, says nothing about the slot.
+/// Refuses a slot that no outbox of the schema has, where there are outboxes: the figures would be those of
+/// another one. Before the first set-up, the report says what is missing.
+async fn refuse_slot_of_others(client: &SqlClient, outbox: &Outbox) -> Result<(), Error> {
+    let (_, definition) = named_definition(client, Some(outbox.base_slot())).await?;
+    let is_of_others = |error: &AdminError| matches!(error, AdminError::OutboxUndefined { others, .. } if !others.is_empty());
+    match definition.err().filter(is_of_others) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
 fn is_about_the_slot(error: &Error) -> bool {
     matches!(
         error.code(),
@@ -240,6 +253,16 @@ async fn report_of_all(
         ..StatusReport::default()
     };
     Ok(summary.or_abandoned_replay(&report).into_report(report))
+}
+
+/// Returns the error of a report, whose fix is the report's next step.
+fn failure_of(report: &StatusReport, shard: &Outbox, error: Error) -> Error {
+    match &report.next_step {
+        Some(step) if step.code.as_deref() == Some(Code::PositionsOfAnotherDatabase.name()) => {
+            AdminError::OtherDatabase { slot: shard.slot.clone() }.into()
+        }
+        Some(_) | None => error,
+    }
 }
 
 /// Reports a slot that is missing, lost or being replaced: its state and the next step.
