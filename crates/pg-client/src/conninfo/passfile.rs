@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use tokio::time::timeout;
+
 use crate::error::PgError;
 use crate::secret::Secret;
 
@@ -21,7 +23,8 @@ impl ConnectConfig {
     pub(crate) async fn endpoints_now(&self) -> Result<Vec<Endpoint>, PgError> {
         let mut endpoints = self.endpoints.clone();
         if let Some(from) = &self.password_source {
-            let password = from.password().await;
+            let password = timeout(self.connect_timeout, from.password()).await;
+            let password = password.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
             let password = password.map_err(|source| PgError::PasswordSource { source })?;
             endpoints.iter_mut().for_each(|it| it.password = Some(password.clone()));
             return Ok(endpoints);

@@ -53,12 +53,14 @@ impl Identity {
         let (_, der) = encrypted.ok_or_else(|| invalid(OLD_FORMAT))?;
         let info = EncryptedPrivateKeyInfoRef::try_from(der.as_bytes()).map_err(invalid)?;
         // Nothing else of the failure helps, and a detail could reveal something of the key.
-        let decrypted = info
-            .decrypt(password.reveal())
-            .map_err(|_| invalid("the key cannot be decrypted with sslpassword"))?;
+        let decrypted = info.decrypt(password.reveal()).map_err(|_| invalid(NOT_DECRYPTED))?;
         Ok(PrivatePkcs8KeyDer::from(decrypted.as_bytes().to_vec()).into())
     }
 }
+
+/// Old algorithms are not read, with the right password either.
+const NOT_DECRYPTED: &str = "the key cannot be decrypted: sslpassword is wrong, or the key is encrypted in an old \
+                             way; `openssl pkcs8 -topk8 -in KEY -out NEW` converts it";
 
 /// The fix of an encrypted key of OpenSSL before 1.0.
 const OLD_FORMAT: &str = "the key is encrypted in a format that is not read; \
