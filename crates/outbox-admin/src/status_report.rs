@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{
-    AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, read_operation,
-    refuse_other_slot, visible_replays,
+    AdminError, HolderActivity, PausingReplay, SlotOperation, TopicReplay, describe_unfinished,
+    read_operation, read_slot_holder, refuse_other_slot, visible_replays,
 };
 use walrelay_outbox_store::{
     DispatchStore, IncrementalCount, SlotFigures, read_publication_gap, read_survey,
 };
 use walrelay_pg_client::{SqlClient, sql};
-use walrelay_pg_replication::SlotError;
+use walrelay_pg_replication::{SlotError, read_slot};
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
 use crate::table_sizes::TableSize;
@@ -149,8 +149,8 @@ pub struct OperationReport {
     pub kind: OperationKind,
     /// The operation, and why it waits.
     pub text: String,
-    /// The command that finishes it.
-    pub finished_by: String,
+    /// The command that finishes it. None while a relay does.
+    pub finished_by: Option<String>,
     /// Whether its anchor is gone, so that the command cancels it.
     pub is_anchor_gone: bool,
 }
@@ -295,7 +295,17 @@ async fn describe(
         SlotOperation::Resharding(_) => (OperationKind::Resharding, false),
     };
     let text = describe_unfinished(client, slot, operation).await?;
-    Ok(OperationReport { kind, text, finished_by: command_of(operation), is_anchor_gone })
+    let is_at_work = kind == OperationKind::Recovery && is_streamed(client, slot).await?;
+    let finished_by = (!is_at_work).then(|| command_of(operation));
+    Ok(OperationReport { kind, text, finished_by, is_anchor_gone })
+}
+
+/// Returns whether a relay streams the slot. It then publishes the rows of a recovery.
+async fn is_streamed(client: &SqlClient, slot: &str) -> Result<bool, AdminError> {
+    match read_slot(client, slot).await?.and_then(|it| it.active_pid) {
+        Some(pid) => Ok(read_slot_holder(client, pid).await?.does == HolderActivity::Streams),
+        None => Ok(false),
+    }
 }
 
 /// Counts the rows of in-place replays that have met no failure yet.

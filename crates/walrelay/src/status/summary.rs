@@ -30,10 +30,10 @@ pub(crate) fn finishing_step(command: &str) -> NextStep {
 
 /// Returns the next step for the unfinished operation of a report.
 fn finishing(operation: &OperationReport) -> NextStep {
-    let command = &operation.finished_by;
-    let text = match operation.is_anchor_gone {
-        true => format!("its anchor is gone, so this cancels it: {command}"),
-        false => format!("this finishes it: {command}"),
+    let text = match (&operation.finished_by, operation.is_anchor_gone) {
+        (Some(command), true) => format!("its anchor is gone, so this cancels it: {command}"),
+        (Some(command), false) => format!("this finishes it: {command}"),
+        (None, _) => "the relay that streams the slot finishes it".to_owned(),
     };
     let scope = match operation.kind {
         OperationKind::Resharding => StepScope::AllShards,
@@ -727,6 +727,9 @@ mod tests {
         };
         assert_eq!(worst_of_shards(resharding()), reshard);
         let must_abandon = "its anchor is gone, so this cancels it: walrelay run";
+        let at_work = json!({ "kind": "recovery", "text": "a recovery", "finished_by": null });
+        let at_work = report(json!({ "operation": at_work }));
+        assert_eq!(advice(Summary::of(&at_work)), "the relay that streams the slot finishes it");
         let vain = operation("reset", "walrelay run", true);
         assert_eq!(advice(Summary::of(&report(vain))), must_abandon);
         let run = "start the relay: walrelay run --shard 0/2";
