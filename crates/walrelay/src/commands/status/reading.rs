@@ -20,7 +20,7 @@ use walrelay_outbox_replay::{
     AdminError, SlotOperation, TopicReplay, named_definition, read_operation, visible_replays,
 };
 use walrelay_outbox_store::{
-    Outbox, RelayRow, is_same_origin, read_recorded_system_identifier, read_relay_row,
+    Outbox, RelayRow, is_same_origin, read_anchors, read_recorded_system_identifier, read_relay_row,
 };
 use walrelay_pg_client::{SqlClient, connect_shared};
 use walrelay_pg_replication::read_retention;
@@ -300,11 +300,29 @@ async fn report_without_slot(
             NextStep { scope: StepScope::AllShards, ..step }
         }
         Some(begun) => finishing_step(&finishing_command(begun)),
-        None => NextStep::of(error.code(), error.next_step()),
+        None => {
+            let from_anchor = reset_instead(client, &shard.slot, error).await;
+            NextStep::of(error.code(), error.next_step() + &from_anchor)
+        }
     };
     let (severity, next_step) = (Severity::Bad, Some(step));
     let report = StatusReport { headline, severity, next_step, ..StatusReport::of_slot(state) };
     Ok(Summary::in_report(&report).with_old_horizon(&report).into_report(report))
+}
+
+/// Returns the other cure of a lost slot, if an anchor has the WAL since.
+async fn reset_instead(client: &SqlClient, slot: &str, error: &Error) -> String {
+    if error.code() != Code::SlotLost {
+        return String::new();
+    }
+    let anchors = read_anchors(client, slot).await.unwrap_or_default();
+    match anchors.iter().rfind(|anchor| !anchor.slot.is_lost()) {
+        Some(anchor) => format!(
+            " Or stream the rows again, each at its position: `walrelay slot reset --to-anchor {}`.",
+            anchor.name
+        ),
+        None => String::new(),
+    }
 }
 
 /// Returns whether a recovery needs a time. The record of the slot came with a dump or a copy of the
