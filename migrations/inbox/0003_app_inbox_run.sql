@@ -20,7 +20,8 @@ BEGIN
   -- Returns the cause of an error with this code.
   --
   -- - `event`: the event itself, by its data, a constraint or RAISE.
-  -- - `surroundings`: a permission, function, table, schema, file, memory or another server. If
+  -- - `surroundings`: a permission, function, table, schema, file, memory or another server, such as the
+  --   receiver of deliveries outside the database (`DELIVERY_…`). If
   --   other events pass, the cause affects only this event. Such a failure still counts no attempt.
   -- - `moment`: a conflict with other sessions, or a read-only server. The whole batch is retried.
   CREATE FUNCTION public.app_inbox_fault(code text) RETURNS text
@@ -29,6 +30,7 @@ BEGIN
     SELECT CASE
       WHEN code IN ('25006', '40001', '40P01', '55P03') THEN 'moment'
       WHEN left(code, 2) IN ('08', '0A', '28', '3D', '3F', '42', '53', '58', 'HV') OR left(code, 3) = '57P'
+        OR left(code, 9) = 'DELIVERY_'
         THEN 'surroundings'
       ELSE 'event' END
   $fault$;

@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-core", "walrelay-testkit"],
     &["walrelay-pg-client", "walrelay-pubsub", "walrelay-inbox-core", "walrelay-otlp"],
     &["walrelay-pg-replication", "walrelay-inbox"],
-    &["walrelay-outbox-store"],
+    &["walrelay-outbox-store", "walrelay-webhook"],
     &["walrelay-relay"],
     &["walrelay-outbox-replay"],
     &["walrelay-outbox-admin"],

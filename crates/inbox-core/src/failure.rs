@@ -80,8 +80,8 @@ impl Failure {
 }
 
 /// Prefixes of the codes for something that the handler needs. `app_inbox_fault` has the same list.
-const DEPENDENCY_CODE_PREFIXES: [&str; 10] =
-    ["08", "0A", "28", "3D", "3F", "42", "53", "57P", "58", "HV"];
+const DEPENDENCY_CODE_PREFIXES: [&str; 11] =
+    ["08", "0A", "28", "3D", "3F", "42", "53", "57P", "58", "HV", "DELIVERY_"];
 /// Codes for a conflict with another transaction, or for a read-only server.
 const MOMENT: [&str; 4] = ["25006", "40001", "40P01", "55P03"];
 
@@ -111,8 +111,18 @@ mod tests {
     #[test]
     fn what_an_event_lacks_is_no_attempt_and_a_lock_is_not_of_its_surroundings() {
         for code in [
-            "08006", "0A000", "28000", "3D000", "3F000", "42501", "42883", "53200", "57P03",
-            "58P01", "HV00N",
+            "08006",
+            "0A000",
+            "28000",
+            "3D000",
+            "3F000",
+            "42501",
+            "42883",
+            "53200",
+            "57P03",
+            "58P01",
+            "HV00N",
+            "DELIVERY_REFUSED",
         ] {
             assert!(is_of_surroundings(code) && is_uncounted_failure(code), "{code}");
         }

@@ -4,6 +4,7 @@ pub(super) mod apply_batch;
 pub(super) mod apply_batch_in_rust;
 pub(super) mod apply_error;
 pub(super) mod apply_options;
+pub(super) mod delivery;
 pub(super) mod handler;
 pub(super) mod handler_kind;
 pub(super) mod job;

@@ -38,6 +38,7 @@ mod unfinished_rebuild;
 mod unlogged_tables;
 
 pub use apply::apply_batch::Registration;
+pub use apply::delivery::{Deliver, Fault, RETRY_AFTER_MAX, Undelivered};
 pub use apply::handler::{BoxError, Handler, HandlerError};
 pub use apply::handler_kind::Effect;
 pub use attributes::Attributes;

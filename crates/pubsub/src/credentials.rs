@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use google_cloud_auth::credentials::idtoken::{self, IDTokenCredentials};
 use google_cloud_auth::credentials::{
     AccessTokenCredentials, Builder, CacheableResource, Credentials, EntityTag,
 };
@@ -45,16 +46,27 @@ pub(crate) fn application_default() -> Result<Credentials, PubsubError> {
 }
 
 fn default_builder(scopes: &[&str]) -> Result<Builder, PubsubError> {
-    // Without certificate authorities, the library's client panics.
-    if load_native_certs().certs.is_empty() {
-        return Err(PubsubError::NoAuthorities);
-    }
+    refuse_without_authorities()?;
     Ok(Builder::default().with_scopes(scopes.iter().copied()))
 }
 
-/// Access tokens of the application default credentials, for another service of Google.
+/// Without certificate authorities, the library's client panics.
+fn refuse_without_authorities() -> Result<(), PubsubError> {
+    match load_native_certs().certs.is_empty() {
+        true => Err(PubsubError::NoAuthorities),
+        false => Ok(()),
+    }
+}
+
+/// Tokens of the application default credentials, for another service of Google.
 #[derive(Debug)]
-pub struct GoogleTokens(AccessTokenCredentials);
+pub struct GoogleTokens(TokenKind);
+
+#[derive(Debug)]
+enum TokenKind {
+    Access(AccessTokenCredentials),
+    Identity(IDTokenCredentials),
+}
 
 impl GoogleTokens {
     /// Finds the credentials.
@@ -72,18 +84,34 @@ impl GoogleTokens {
         Self::of_scopes(&LOGIN_SCOPES)
     }
 
+    /// As [`Self::application_default`], with identity tokens for one service, such as the URL of a
+    /// service of Cloud Run.
+    pub fn of_identity(audience: &str) -> Result<Self, PubsubError> {
+        refuse_without_authorities()?;
+        let built = idtoken::Builder::new(audience).with_include_email().build();
+        let found = built.map_err(|error| PubsubError::Credentials(Box::new(error)))?;
+        Ok(Self(TokenKind::Identity(found)))
+    }
+
     fn of_scopes(scopes: &[&str]) -> Result<Self, PubsubError> {
-        let builder = default_builder(scopes)?.build_access_token_credentials();
-        builder.map(Self).map_err(|error| PubsubError::Credentials(Box::new(error)))
+        let built = default_builder(scopes)?.build_access_token_credentials();
+        let found = built.map_err(|error| PubsubError::Credentials(Box::new(error)))?;
+        Ok(Self(TokenKind::Access(found)))
     }
 
     /// Returns a valid token. The library keeps it until shortly before it expires.
     pub async fn get(&self) -> Result<String, PubsubError> {
         let failed = |reason: String| PubsubError::Credentials(reason.into());
         let waited = TOKEN_TIMEOUT.as_secs();
-        let answer = timeout(TOKEN_TIMEOUT, self.0.access_token()).await;
+        let answer = timeout(TOKEN_TIMEOUT, async {
+            match &self.0 {
+                TokenKind::Access(found) => found.access_token().await.map(|token| token.token),
+                TokenKind::Identity(found) => found.id_token().await,
+            }
+        });
+        let answer = answer.await;
         let answer = answer.map_err(|_| failed(format!("{NO_TOKEN} within {waited} s")))?;
-        answer.map(|token| token.token).map_err(|error| failed(reason(&error)))
+        answer.map_err(|error| failed(reason(&error)))
     }
 }
 

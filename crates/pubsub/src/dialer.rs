@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
+use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -18,6 +18,7 @@ use crate::buffered_wire::{ByteStream, cork};
 use crate::config::{Endpoint, PublisherConfig};
 use crate::connection::Driver;
 use crate::error::PubsubError;
+use crate::roots::tls_config;
 
 /// The receive window of a stream: more than the largest response that is read.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
@@ -158,11 +159,7 @@ fn told(error: &io::Error) -> String {
 }
 
 fn connector(roots: RootCertStore) -> Result<TlsConnector, PubsubError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config = tls_config(roots)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }

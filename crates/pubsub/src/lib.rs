@@ -44,6 +44,7 @@ pub use grpc::GrpcPublisher;
 pub use iam::IamBinding;
 pub use monitoring::{BACKLOG_METRIC, OLDEST_METRIC, SubscriptionBacklog};
 pub use pull_response::{Delivered, MalformedMessage, MessageRef, ReceivedMessage};
+pub use roots::client_tls;
 pub use subscriber::{DELETED_TOPIC, StreamingPull, Subscriber, is_announced_end};
 pub use time::{parse_rfc3339, time_at};
 

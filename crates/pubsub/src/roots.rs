@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Certificate, ClientTlsConfig};
 
 use crate::error::PubsubError;
@@ -43,6 +43,23 @@ impl Roots {
             Self::Private(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
         }
     }
+}
+
+/// Returns the TLS settings of a client that trusts the public authorities, or those of a PEM text instead.
+///
+/// # Errors
+///
+/// The text has no certificate, or one of them cannot be read.
+pub fn client_tls(authorities: Option<&[u8]>) -> Result<ClientConfig, PubsubError> {
+    let roots = authorities.map_or(Ok(Roots::Public), Roots::private)?;
+    tls_config(roots.store()?)
+}
+
+pub(crate) fn tls_config(roots: RootCertStore) -> Result<ClientConfig, PubsubError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 fn store_of(pem: &[u8]) -> Result<RootCertStore, PubsubError> {

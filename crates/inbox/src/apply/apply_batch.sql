@@ -24,3 +24,9 @@ SELECT pg_catalog.format('%I.%I(%s)', n.nspname, p.proname,
 SELECT subscription, generation, paused,
        rebuilding, rebuilding_in, extract(epoch FROM now() - rebuilding_since)::float8
   FROM public.app_inbox_consumer WHERE consumer = $1
+
+-- name: put_off
+UPDATE public.app_inbox AS i
+   SET next_attempt_at = greatest(i.next_attempt_at, pg_catalog.clock_timestamp() + $4 * interval '1 second')
+ WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3
+   AND i.status = 'retrying' AND i.next_attempt_at IS NOT NULL

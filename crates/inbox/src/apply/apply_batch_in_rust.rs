@@ -7,12 +7,12 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
-use walrelay_pg_client::{Parameter, SCHEMA};
+use walrelay_pg_client::{Parameter, SCHEMA, sql};
 
 use crate::apply::apply_batch::{Applied, Connection, exchange_timeout, settings};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
-use crate::apply::handler::{AnyHandler, Found, RunError, Verdict, run};
+use crate::apply::handler::{AnyHandler, RunError, Verdict};
 use crate::columns::{Columns, FIELDS, MESSAGES, borrowed, of_row};
 use crate::event::Event;
 use crate::settings::OnGap;
@@ -163,8 +163,7 @@ async fn judge(
     };
     let chosen: Vec<usize> = (0..events.len()).filter(|i| verdicts[*i].is_none()).collect();
     let batch: Vec<Event> = chosen.iter().map(|i| events[*i].clone()).collect();
-    let settings = settings(plan);
-    let found = run_in_time(plan, run(handler, &settings, transaction, &batch)).await?;
+    let found = handler.run(plan, transaction, &batch).await?;
     let found = match from {
         From::Subscription => found.unless_all_fail(),
         // The event failed before while others passed, or it would not be stored.
@@ -234,15 +233,6 @@ async fn gaps(
     Ok(outcomes.into_iter().zip(reasons).map(verdict).collect())
 }
 
-/// Limits the time of a handler that waits for something outside the database, where no server
-/// time-out applies.
-async fn run_in_time(
-    plan: &Plan,
-    running: impl Future<Output = Result<Found, RunError>>,
-) -> Result<Found, RunError> {
-    timeout(plan.handler_timeout, running).await.unwrap_or(Err(RunError::Overdue))
-}
-
 async fn take<E: std::borrow::Borrow<Event>>(
     transaction: &Transaction<'_>,
     plan: &Plan,
@@ -304,7 +294,24 @@ impl VerdictWriter<'_> {
                     .extend(chosen.into_iter().zip(results).filter_map(|(i, it)| Some((i, it?))));
             }
         }
+        self.put_off(transaction, plan).await?;
         Ok(settled)
+    }
+
+    /// Moves the next attempt of events whose receiver asked for time.
+    async fn put_off(&self, transaction: &Transaction<'_>, plan: &Plan) -> Result<(), RunError> {
+        for (event, verdict) in self.events.iter().zip(self.verdicts) {
+            let Verdict::Failed { retry_after: Some(wait), .. } = verdict else { continue };
+            let seconds = wait.as_secs_f64();
+            let parameters: [Parameter<'_>; 4] = [
+                (&plan.consumer, Type::TEXT),
+                (&plan.generation, Type::INT4),
+                (&event.event_id, Type::TEXT),
+                (&seconds, Type::FLOAT8),
+            ];
+            transaction.query_typed(sql!("apply_batch.sql", "put_off"), &parameters).await?;
+        }
+        Ok(())
     }
 
     async fn write(

@@ -75,7 +75,15 @@ impl ApplyError {
 
     /// Returns whether a new session may succeed, because this one has ended or is read-only.
     pub(crate) fn is_of_the_session(&self) -> bool {
-        matches!(self, Self::Sql(_) | Self::Handler(..)) && self.failure() == Failure::Outage
+        let is_answer = match self {
+            Self::Sql(_) => true,
+            // A receiver outside the database may be away while the session works.
+            Self::Handler(error, _) => error.sql().is_some(),
+            Self::Connect(_) | Self::Silent | Self::Severed(_) | Self::Overdue | Self::Garbled => {
+                false
+            }
+        };
+        is_answer && self.failure() == Failure::Outage
     }
 
     /// Returns whether the session is read-only. A read-only session stays so, and another server
@@ -86,17 +94,19 @@ impl ApplyError {
 
     /// Returns the verdict for an event that is stored because of this error.
     pub(crate) fn verdict(&self) -> Verdict {
-        let without_answer = match self {
-            Self::Overdue => &SqlState::QUERY_CANCELED,
+        let code = match self {
+            Self::Overdue => SqlState::QUERY_CANCELED.code().to_owned(),
+            Self::Handler(error, _) if error.sql().is_none() => error.code(),
             Self::Connect(_)
             | Self::Sql(_)
             | Self::Handler(..)
             | Self::Severed(_)
             | Self::Silent
-            | Self::Garbled => &SqlState::CONNECTION_FAILURE,
+            | Self::Garbled => {
+                self.sqlstate().unwrap_or(SqlState::CONNECTION_FAILURE.code()).to_owned()
+            }
         };
-        let code = self.sqlstate().unwrap_or(without_answer.code()).to_owned();
-        Verdict::Failed { code, text: self.to_string(), is_final: false }
+        Verdict::Failed { code, text: self.to_string(), is_final: false, retry_after: None }
     }
 }
 

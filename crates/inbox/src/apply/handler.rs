@@ -5,13 +5,17 @@ use std::error::Error;
 use std::iter;
 use std::ops::Range;
 use std::pin::Pin;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use tokio::time::timeout;
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 use walrelay_inbox_core::{Failure, PATIENCE, is_of_surroundings, is_uncounted_failure};
 use walrelay_pg_client::sql;
 
+use crate::apply::apply_batch::settings;
+use crate::apply::apply_options::Plan;
+use crate::apply::delivery::Undelivered;
 use crate::apply::sql_failure::failure_of;
 use crate::event::Event;
 
@@ -88,37 +92,68 @@ impl HandlerError {
     }
 
     pub(crate) fn sql(&self) -> Option<&tokio_postgres::Error> {
+        self.cause()
+    }
+
+    fn cause<E: Error + 'static>(&self) -> Option<&E> {
         let (Self::Retry(error) | Self::Dead(error)) = self;
         let first: &(dyn Error + 'static) = error.as_ref();
         iter::successors(Some(first), |cause| (*cause).source())
             .find_map(|cause| cause.downcast_ref())
     }
 
-    fn code(&self) -> String {
-        match (self, self.sql().and_then(|error| error.code())) {
-            (_, Some(code)) => code.code().to_owned(),
-            (Self::Retry(_), None) => "HANDLER".to_owned(),
-            (Self::Dead(_), None) => "HANDLER_DEAD".to_owned(),
+    pub(crate) fn code(&self) -> String {
+        if let Some(code) = self.sql().and_then(|error| error.code()) {
+            return code.code().to_owned();
         }
+        let delivery = self.cause().map(Undelivered::uncounted_code);
+        delivery
+            .unwrap_or(match self {
+                Self::Retry(_) => "HANDLER",
+                Self::Dead(_) => "HANDLER_DEAD",
+            })
+            .to_owned()
     }
 }
 
+/// The future of a batch's verdicts.
+pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Result<Found, RunError>> + Send + 'a>>;
+
 /// A handler of any type, for dynamic dispatch.
 pub(crate) trait AnyHandler: Send + Sync {
-    fn handle<'a>(
+    /// Returns the handler's name for logs.
+    fn name(&self) -> String;
+
+    /// Runs the handler over a batch, and finds the events that it fails on.
+    fn run<'a>(
         &'a self,
-        transaction: &'a Transaction<'a>,
+        plan: &'a Plan,
+        transaction: &'a mut Transaction<'_>,
         events: &'a [Event],
-    ) -> Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 'a>>;
+    ) -> Running<'a>;
 }
 
-impl<H: Handler> AnyHandler for H {
-    fn handle<'a>(
+/// A handler that writes in the consumer's transaction.
+pub(crate) struct InTransaction<H>(pub(crate) H);
+
+impl<H: Handler> AnyHandler for InTransaction<H> {
+    fn name(&self) -> String {
+        "a handler in Rust".to_owned()
+    }
+
+    fn run<'a>(
         &'a self,
-        transaction: &'a Transaction<'a>,
+        plan: &'a Plan,
+        transaction: &'a mut Transaction<'_>,
         events: &'a [Event],
-    ) -> Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 'a>> {
-        Box::pin(Handler::handle(self, transaction, events))
+    ) -> Running<'a> {
+        Box::pin(async move {
+            // The handler may wait for something outside the database, where no server time-out
+            // applies.
+            let settings = settings(plan);
+            let running = run(&self.0, &settings, transaction, events);
+            timeout(plan.handler_timeout, running).await.unwrap_or(Err(RunError::Overdue))
+        })
     }
 }
 
@@ -130,6 +165,8 @@ pub(crate) enum Verdict {
         code: String,
         text: String,
         is_final: bool,
+        /// The time that a receiver asks for before the next attempt.
+        retry_after: Option<Duration>,
     },
     /// An earlier event of the key has failed in this batch.
     Held,
@@ -175,7 +212,7 @@ impl From<tokio_postgres::Error> for RunError {
 pub(crate) struct Found {
     pub(crate) verdicts: Vec<Verdict>,
     /// The first error about something that an event needs, for example a missing table.
-    lacking: Option<(HandlerError, Failure)>,
+    pub(crate) lacking: Option<(HandlerError, Failure)>,
 }
 
 impl Found {
@@ -194,9 +231,9 @@ impl Found {
 /// Runs the handler over a batch and finds the events that it fails on. `app_inbox_run` does the
 /// same for handlers in SQL.
 ///
-/// `settings` sets the transaction's settings, from [`settings`](crate::apply::apply_batch::settings).
-pub(crate) async fn run(
-    handler: &dyn AnyHandler,
+/// `settings` sets the transaction's settings, from [`settings`].
+async fn run(
+    handler: &impl Handler,
     settings: &str,
     transaction: &mut Transaction<'_>,
     events: &[Event],
@@ -246,7 +283,7 @@ pub(crate) async fn run(
             }
             let is_final = matches!(error, HandlerError::Dead(_));
             let (code, text) = (error.code(), error.to_string());
-            verdicts[index] = Verdict::Failed { code, text, is_final };
+            verdicts[index] = Verdict::Failed { code, text, is_final, retry_after: None };
             failures += 1;
             lacking = lacking.or(failure.map(|failure| (error, failure)));
             continue;
@@ -263,7 +300,7 @@ pub(crate) async fn run(
 
 /// Runs the handler in one savepoint, which commits or rolls back as a whole.
 async fn attempt(
-    handler: &dyn AnyHandler,
+    handler: &impl Handler,
     transaction: &mut Transaction<'_>,
     events: &[Event],
     closing: &str,

@@ -1,9 +1,10 @@
-//! The handler of a consumer: a function in the database, or Rust code.
+//! The handler of a consumer: a function in the database, Rust code, or a receiver elsewhere.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::apply::handler::{AnyHandler, Handler};
+use crate::apply::delivery::{Deliver, Delivery};
+use crate::apply::handler::{AnyHandler, Handler, InTransaction};
 
 /// The handler that processes events, in the transaction that records them.
 #[derive(Clone)]
@@ -27,7 +28,14 @@ impl Effect {
     /// Creates the handler from Rust code.
     #[must_use]
     pub fn handler(handler: impl Handler + 'static) -> Self {
-        Self(Kind::Handler(Arc::new(handler)))
+        Self(Kind::Handler(Arc::new(InTransaction(handler))))
+    }
+
+    /// Creates the handler from a receiver outside the database. `handler_timeout` limits the time
+    /// of one delivery.
+    #[must_use]
+    pub fn delivery(receiver: impl Deliver + 'static) -> Self {
+        Self(Kind::Handler(Arc::new(Delivery::to(receiver))))
     }
 }
 
@@ -36,7 +44,7 @@ impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Function(name) => f.write_str(name),
-            Kind::Handler(_) => f.write_str("a handler in Rust"),
+            Kind::Handler(handler) => f.write_str(&handler.name()),
         }
     }
 }
