@@ -216,7 +216,8 @@ impl Health {
             Phase::Paused => Some("paused by an operator, until it is resumed".to_owned()),
             Phase::Draining => Some("draining: asked to stop".to_owned()),
         };
-        let database = state.database_problem.as_ref().map(|text| format!("database: {text}"));
+        let database =
+            state.database_problem.as_ref().map(|text| format!("events are not applied: {text}"));
         let stream = state.stream_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
         let topic = state.topic_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
         let (row, stuck) = (state.row_problem.clone(), state.stuck.clone());
@@ -275,7 +276,7 @@ mod tests {
         assert!(health.reasons_not_ready().is_empty());
         assert!(health.set_database_problem(Some("no such function".into())));
         assert!(!health.set_database_problem(Some("no such function".into())), "no news");
-        assert_eq!(health.reasons_not_ready(), ["database: no such function"]);
+        assert_eq!(health.reasons_not_ready(), ["events are not applied: no such function"]);
         health.set_database_problem(None);
         health.set_stuck(Some("event e7 waits".into()));
         assert_eq!(health.reasons_not_ready(), ["event e7 waits"]);

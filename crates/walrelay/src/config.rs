@@ -5,7 +5,7 @@
 //!                                                            │
 //!                                                            ▼ the plan of each command calls
 //!            checks     collects the problems
-//!            postgres, messages, pubsub, relay   groups of options, each turned into its part
+//!            postgres, messages, pubsub, relay, handler   groups of options, each turned into its part
 //!            otlp       OpenTelemetry's variables
 //! ```
 //!
@@ -20,6 +20,7 @@ mod definition_place;
 mod environment;
 mod file;
 mod guesses;
+mod handler;
 mod layers;
 mod messages;
 mod otlp;

@@ -19,6 +19,7 @@ use walrelay_pubsub::Endpoint;
 
 pub(crate) mod arguments;
 pub(crate) mod choices;
+mod handler;
 mod headings;
 mod retention;
 mod topics;
@@ -28,6 +29,7 @@ pub(crate) mod values;
 pub(crate) use arguments::{
     ARGUMENTS, ChangeArgs, EditFiles, EventFilterArgs, InboxPlaces, PageArgs, is_option,
 };
+pub(crate) use handler::HandlerOptions;
 pub(crate) use headings::OWN_OPTIONS;
 pub(crate) use retention::{PruneArchiveOption, PruneKeysOption, RetentionOptions};
 pub(crate) use topics::TopicOptions;
@@ -403,22 +405,14 @@ pub(crate) struct SubscriptionOption {
 pub(crate) struct ConsumerOptions {
     #[command(flatten)]
     pub subscription: SubscriptionOption,
-    /// SQL function that applies events: f(app_inbox_event) or f(app_inbox_event[])
-    ///
-    /// Required by `consumer run`. It returns void. Where both forms exist, name the argument too.
-    #[arg(long, value_name = "FUNCTION")]
-    pub handler: Option<String>,
+    #[command(flatten)]
+    pub handler: HandlerOptions,
     /// Events applied in one transaction, at most; there is no waiting for more; 1 to 10000
     #[arg(long, value_name = "COUNT", default_value = "200", value_parser = count(1_u32, 10_000))]
     pub batch: u32,
     /// Transactions at once, each on its own connection; 1 to 64
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count(1_u32, 64))]
     pub workers: u32,
-    /// How long the handler may take for a batch; 1s to 10m
-    ///
-    /// One that takes longer is tried in halves; an event that does so alone has failed, and is tried again later.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration("1s", "10m"))]
-    pub handler_timeout: Duration,
     /// How long a message is held while the database is not there; 1m to 1d
     ///
     /// Then Pub/Sub may give it to another instance.

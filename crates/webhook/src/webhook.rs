@@ -89,6 +89,12 @@ impl Webhook {
         sent.map(|answer| answer.status()).map_err(|error| self.unanswered(error))
     }
 
+    /// Returns whether a request proves who sent it.
+    #[must_use]
+    pub fn proves_sender(&self) -> bool {
+        self.secrets.is_some() || self.tokens.is_some() || self.target.has_user()
+    }
+
     async fn post(&self, event: &Event) -> Result<Response, Undelivered> {
         let mut headers = describe(event);
         let id = encoded(&event.event_id, ".");

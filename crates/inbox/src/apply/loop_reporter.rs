@@ -363,7 +363,7 @@ impl Observed {
                 "the session ends or may not write whenever events are applied{whom}, and a new one may"
             ),
             Failure::Outage | Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
-                tracing::warn!(error, "the database cannot apply events; they are held");
+                tracing::warn!(error, "events cannot be applied for now; they are held");
             }
         }
     }

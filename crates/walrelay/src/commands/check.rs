@@ -11,6 +11,7 @@ mod report;
 mod retention;
 mod schemas;
 mod server;
+mod service;
 
 use std::net::SocketAddr;
 
@@ -31,6 +32,7 @@ use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_webhook::Webhook;
 
 use self::consumers::Consumers;
 use self::report::{CheckReport, add_fixes, check_text};
@@ -42,8 +44,8 @@ use crate::error::printed_commands::with_shard;
 use crate::error::{Error, explain};
 use crate::options::choices::Verbosity;
 use crate::options::{
-    DefinitionOptions, InboxPlaces, OutputOptions, PruneArchiveOption, RetentionOptions,
-    ServiceOptions,
+    DefinitionOptions, HandlerOptions, InboxPlaces, OutputOptions, PruneArchiveOption,
+    RetentionOptions, ServiceOptions,
 };
 use crate::output::{colours, print_result};
 use crate::plan::Plan;
@@ -83,6 +85,8 @@ pub(crate) struct Check {
     #[command(flatten)]
     definition: DefinitionOptions,
     #[command(flatten)]
+    handler: HandlerOptions,
+    #[command(flatten)]
     options: ServiceOptions,
 }
 
@@ -93,6 +97,8 @@ struct Subjects {
     otlp: Option<OtlpSettings>,
     /// Consumers in other databases. Empty means the consumers in the outbox's own database.
     inboxes: Vec<InboxPlace>,
+    /// The service that handles the events of a consumer, if its options are given.
+    service: Option<Webhook>,
 }
 
 impl Check {
@@ -116,7 +122,8 @@ impl Check {
         let _: Option<SocketAddr> = checks.http(&self.options.relay.http);
         checks.needs_definition(DefinitionNeed::Reported(ANSWER_TIMEOUT));
         let maintenance = checks.maintenance(&self.retention, &self.archive);
-        Some(Subjects { settings: settings?, maintenance, otlp, inboxes: inboxes? })
+        let service = checks.webhook(&self.handler);
+        Some(Subjects { settings: settings?, maintenance, otlp, inboxes: inboxes?, service })
     }
 }
 
@@ -155,9 +162,11 @@ async fn check(
 /// connections open at the same time, so that an unreachable address costs its timeout once.
 async fn run_checks(subjects: &Subjects, shutdown: &Shutdown) -> Vec<Finding> {
     let archive = subjects.maintenance.archive.as_ref();
-    let (mut found, archive) =
-        tokio::join!(check_servers(subjects, shutdown), archive::of(archive));
+    let service = service::of(subjects.service.as_ref());
+    let (mut found, archive, service) =
+        tokio::join!(check_servers(subjects, shutdown), archive::of(archive), service);
     found.extend(archive);
+    found.extend(service);
     found
 }
 

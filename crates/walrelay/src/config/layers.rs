@@ -206,7 +206,10 @@ fn masked(text: &str) -> String {
         return if looks_secret(text) { HIDDEN } else { text }.to_owned();
     };
     let (address, parameters) = match rest.split_once('?') {
-        Some((address, parameters)) if looks_secret(parameters) => (address, "?***".to_owned()),
+        // The query of a service's URL is often its secret.
+        Some((address, parameters)) if looks_secret(parameters) || scheme == "https" => {
+            (address, "?***".to_owned())
+        }
         Some((address, parameters)) => (address, format!("?{parameters}")),
         None => (rest, String::new()),
     };

@@ -57,6 +57,10 @@ pub(crate) struct NamedDatabase {
     pub url: Secret,
 }
 
+/// A SQL function, or the URL of a service, which may hold a password.
+#[derive(Debug, Clone)]
+pub(crate) struct HandlerName(pub String);
+
 /// Returns whether values of an argument may contain a password, so that even a refused one is
 /// never shown.
 pub(crate) fn may_hold_secret(argument: &Arg) -> bool {
@@ -66,6 +70,7 @@ pub(crate) fn may_hold_secret(argument: &Arg) -> bool {
         TypeId::of::<NamedDatabase>(),
         TypeId::of::<Endpoint>(),
         TypeId::of::<ArchiveLocation>(),
+        TypeId::of::<HandlerName>(),
     ];
     types.into_iter().any(|secret| parser == secret)
 }
@@ -160,6 +165,10 @@ pub(crate) fn shard_count(text: &str) -> Parsed<u32> {
 /// Wraps text that may contain a password.
 pub(crate) fn secret(text: &str) -> Parsed<Secret> {
     Ok(Secret::new(text))
+}
+
+pub(crate) fn handler_name(text: &str) -> Parsed<HandlerName> {
+    Ok(HandlerName(text.to_owned()))
 }
 
 pub(crate) fn named_database(text: &str) -> Parsed<NamedDatabase> {

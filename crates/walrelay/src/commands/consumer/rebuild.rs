@@ -14,6 +14,7 @@ use walrelay_outbox_replay::replay::DeadRows;
 use walrelay_pg_client::{ConnectConfig, QualifiedName, Secret, SqlClient};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_webhook::Target;
 
 use self::result::RebuildTerminal;
 use crate::commands::failed_events::files::read;
@@ -142,6 +143,11 @@ impl Rebuild {
     fn direct(&self, checks: &mut Checks<'_>) -> Option<Source> {
         let rows = self.rows(checks)?;
         let handler = self.handler.clone()?;
+        if Target::is_meant(&handler) {
+            let allowed = "a function: events that were delivered to a service are not taken back";
+            checks.wrong_or_missing("handler", allowed);
+            return None;
+        }
         if let Some(schema) = self.into.clone() {
             let rebuild = SchemaRebuild { rows, handler, schema, switch_sql: None };
             return Some(Source::SideBySide(Box::new(rebuild)));

@@ -9,8 +9,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{Backoff, Random};
 use walrelay_errors::{Action, Chain, Code, Coded, ErrorContext};
 use walrelay_inbox::{
-    Consumer, Dedupe, Effect, Health, IdleKeys, InboxError, InboxRetention, Metrics, OnGap,
-    Settings, Until,
+    Consumer, Dedupe, Health, IdleKeys, InboxError, InboxRetention, Metrics, OnGap, Settings, Until,
 };
 use walrelay_otlp::Spans;
 use walrelay_relay::lifecycle::WaitLog;
@@ -40,7 +39,7 @@ const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Apply a subscription's events to a database, each once, in order per key.
 ///
 /// Calls a SQL function of yours for every batch. Its changes and the record of the event commit together, and only
-/// then the message is acknowledged. An event that is redelivered is found in the inbox and skipped. If a connection
+/// then the message is acknowledged. A service gets each event at least once, in a request of its own. An event that is redelivered is found in the inbox and skipped. If a connection
 /// is lost, the consumer reconnects. SIGTERM and SIGINT finish the batches in flight and exit with 0. More instances
 /// give more throughput. The database may be behind a pooler.
 ///
@@ -50,6 +49,7 @@ const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
     next_help_heading = ARGUMENTS,
     after_help = "Examples:\n  \
     walrelay consumer run billing --handler shop.apply --database-url postgresql://app@db.example:6543/app\n  \
+    walrelay consumer run mails --handler https://mails.example/events --handler-secrets /run/secrets/mails\n  \
     PUBSUB_EMULATOR_HOST=localhost:8085 walrelay consumer run billing --handler shop.apply --until-caught-up"
 )]
 pub(crate) struct Run {
@@ -93,21 +93,19 @@ impl Run {
         let kind = ResourceKind::Subscription;
         let subscription =
             given.and_then(|given| checks.full_name("subscription", given, &self.project, kind));
-        let handler = own.handler.clone().filter(|handler| !handler.trim().is_empty());
-        if handler.is_none() {
-            checks.wrong_or_missing("handler", "not set; a SQL function, such as shop.apply");
-        }
+        let effect = checks.effect(&own.handler);
         let connect = checks.connect(&self.connection);
         let endpoint = checks.endpoint(&self.endpoint);
         let http = checks.http(&own.http);
         let otlp = checks.otlp();
+        let (effect, handler_timeout) = effect?;
         let settings = Settings {
             consumer: self.name.clone(),
             subscription,
-            effect: Effect::function(handler?),
+            effect,
             connect: connect?,
             endpoint,
-            handler_timeout: own.handler_timeout,
+            handler_timeout,
             batch: own.batch,
             workers: own.workers,
             max_lease: own.max_lease,
