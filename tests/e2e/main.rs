@@ -22,6 +22,7 @@ mod google_login;
 mod handlers;
 mod health;
 mod hot_keys;
+mod http_handler;
 mod idle_keys;
 mod in_place;
 mod init;

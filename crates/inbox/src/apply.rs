@@ -16,3 +16,4 @@ pub(super) mod pull_stream;
 pub(super) mod run;
 pub(super) mod sql_failure;
 pub(super) mod subscription_check;
+pub(super) mod undelivered;

@@ -38,9 +38,10 @@ mod unfinished_rebuild;
 mod unlogged_tables;
 
 pub use apply::apply_batch::Registration;
-pub use apply::delivery::{Deliver, Fault, RETRY_AFTER_MAX, Undelivered};
+pub use apply::delivery::Deliver;
 pub use apply::handler::{BoxError, Handler, HandlerError};
 pub use apply::handler_kind::Effect;
+pub use apply::undelivered::{Fault, RETRY_AFTER_MAX, Undelivered};
 pub use attributes::Attributes;
 pub use consumer::Consumer;
 pub use encoding::refuse_other_encoding;

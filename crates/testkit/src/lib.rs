@@ -22,6 +22,7 @@ pub mod pooler;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod receiver;
 pub mod relay;
 pub mod seed;
 pub mod skip;

@@ -1,9 +1,11 @@
-//! A minimal metadata server, as on Google Cloud machines, that issues access tokens.
+//! A minimal metadata server, as on Google Cloud machines, that issues access tokens and identity tokens.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -87,13 +89,16 @@ async fn answer(mut socket: TcpStream, state: State, token: &str) -> io::Result<
             return Ok(());
         }
     }
-    let is_token = String::from_utf8_lossy(&request).lines().next().is_some_and(|line| {
-        line.starts_with("GET /computeMetadata/v1/instance/service-accounts/default/token")
-    });
-    let (status, body) = match (state, is_token) {
+    let request = String::from_utf8_lossy(&request);
+    let line = request.lines().next().unwrap_or_default();
+    let wanted = line.strip_prefix("GET /computeMetadata/v1/instance/service-accounts/default/");
+    let identity = wanted.filter(|it| it.starts_with("identity")).map(identity_token);
+    let is_token = wanted.is_some_and(|it| it.starts_with("token"));
+    let (status, body) = match (state, &identity) {
         (State::Starting, _) => ("503 Service Unavailable", ""),
-        (State::Up, true) => ("200 OK", token),
-        (State::Up, false) => ("404 Not Found", ""),
+        (State::Up, Some(identity)) => ("200 OK", &**identity),
+        (State::Up, None) if is_token => ("200 OK", token),
+        (State::Up, None) => ("404 Not Found", ""),
     };
     let length = body.len();
     let head = format!(
@@ -102,4 +107,14 @@ async fn answer(mut socket: TcpStream, state: State, token: &str) -> io::Result<
     );
     socket.write_all(head.as_bytes()).await?;
     socket.write_all(body.as_bytes()).await
+}
+
+/// Returns an identity token without a valid signature, for the audience in the request.
+fn identity_token(request: &str) -> String {
+    let query = request.split(['?', ' ']).nth(1).unwrap_or_default();
+    let audience = query.split('&').find_map(|pair| pair.strip_prefix("audience="));
+    let audience = audience.unwrap_or_default().replace("%3A", ":").replace("%2F", "/");
+    let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+    let claims = format!(r#"{{"aud":"{audience}","exp":32503680000}}"#);
+    [part(r#"{"alg":"RS256"}"#), part(&claims), part("signature")].join(".")
 }

@@ -154,7 +154,7 @@ impl Deliver for Webhook {
         let retry_after = retry_after(answer.headers(), SystemTime::now());
         let read = self.read(&mut answer).await;
         let Some(fault) = fault_of(status) else { return read.map(drop) };
-        // The status of a refusal counts, whatever became of the rest.
+        // The status of a refusal counts, also if the rest of the answer is missing.
         let text = String::from_utf8_lossy(&read.unwrap_or_default()).trim().to_owned();
         let detail: String = text.chars().take(DETAIL_CHARACTERS_MAX).collect();
         Err(Undelivered {

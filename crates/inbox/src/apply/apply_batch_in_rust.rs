@@ -163,7 +163,8 @@ async fn judge(
     };
     let chosen: Vec<usize> = (0..events.len()).filter(|i| verdicts[*i].is_none()).collect();
     let batch: Vec<Event> = chosen.iter().map(|i| events[*i].clone()).collect();
-    let found = handler.run(plan, transaction, &batch).await?;
+    let settings = settings(plan);
+    let found = handler.run(plan.handler_timeout, &settings, transaction, &batch).await?;
     let found = match from {
         From::Subscription => found.unless_all_fail(),
         // The event failed before while others passed, or it would not be stored.

@@ -18,8 +18,8 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::Transaction;
 use walrelay_inbox_core::{Failure, PATIENCE};
 
-use crate::apply::apply_options::Plan;
 use crate::apply::handler::{AnyHandler, Found, HandlerError, RunError, Running, Verdict};
+use crate::apply::undelivered::{Fault, RETRY_AFTER_MAX, Undelivered};
 use crate::event::Event;
 
 /// The deliveries of a transaction at once. More keys wait for their turn.
@@ -27,8 +27,6 @@ const AT_ONCE: usize = 8;
 /// Different events that fail in a row before the receiver counts as away. Fewer may be at fault
 /// themselves.
 const FAILING_MAX: usize = 3;
-/// The longest time that a receiver may ask for: the longest wait between two counted attempts.
-pub const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 
 /// Delivers events to a receiver outside the database, each on its own. Its name, as it is printed,
 /// appears in logs.
@@ -38,75 +36,6 @@ pub const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 pub trait Deliver: fmt::Display + Send + Sync {
     /// Delivers one event. Earlier events of its key were delivered before.
     fn deliver(&self, event: &Event) -> impl Future<Output = Result<(), Undelivered>> + Send;
-}
-
-/// The cause of a failed delivery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The event. It is dead, because no attempt can succeed.
-    Event,
-    /// The receiver failed on the event, and another attempt may succeed. Counts as an attempt,
-    /// unless the receiver is away.
-    Attempt,
-    /// The receiver has no capacity. Does not count as an attempt.
-    Capacity,
-    /// The receiver was not reached. Does not count as an attempt, and all events wait.
-    Unreachable,
-    /// An operator has to act. Does not count as an attempt, and all events wait.
-    Operator,
-}
-
-/// The reason why an event was not delivered.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
-pub struct Undelivered {
-    /// The cause.
-    pub fault: Fault,
-    /// The code of a counted attempt in the inbox, for example `HTTP_500`.
-    pub code: String,
-    /// The reason, without data of the event, because logs contain it.
-    pub text: String,
-    /// The receiver's own words, which only the inbox stores.
-    pub detail: Option<String>,
-    /// The time that the receiver asks for, of which at most [`RETRY_AFTER_MAX`] counts.
-    pub retry_after: Option<Duration>,
-}
-
-impl Undelivered {
-    /// Returns the code that counts no attempt. `app_inbox_fault` knows its prefix.
-    pub(crate) const fn uncounted_code(&self) -> &'static str {
-        match self.fault {
-            Fault::Operator => "DELIVERY_REFUSED",
-            Fault::Event | Fault::Attempt | Fault::Capacity | Fault::Unreachable => {
-                "DELIVERY_UNAVAILABLE"
-            }
-        }
-    }
-
-    /// Returns the failure if the error may concern every event.
-    const fn failure(&self) -> Option<Failure> {
-        match self.fault {
-            Fault::Operator => Some(Failure::Operator),
-            Fault::Unreachable => Some(Failure::Outage),
-            Fault::Event | Fault::Attempt | Fault::Capacity => None,
-        }
-    }
-
-    fn verdict(&self) -> Verdict {
-        let code = match self.fault {
-            Fault::Event | Fault::Attempt => self.code.clone(),
-            Fault::Capacity | Fault::Unreachable | Fault::Operator => {
-                self.uncounted_code().to_owned()
-            }
-        };
-        let text = match &self.detail {
-            Some(detail) => format!("{}: {detail}", self.text),
-            None => self.text.clone(),
-        };
-        let is_final = self.fault == Fault::Event;
-        let retry_after = self.retry_after.map(|wait| wait.min(RETRY_AFTER_MAX));
-        Verdict::Failed { code, text, is_final, retry_after: retry_after.filter(|_| !is_final) }
-    }
 }
 
 /// A receiver with its recent failures.
@@ -182,7 +111,7 @@ impl<D: Deliver> Delivery<D> {
                 continue;
             };
             let error = self.judge(event, error);
-            found.push((index, error.verdict()));
+            found.push((index, verdict(&error)));
             found.extend(lane.map(|behind| (behind, Verdict::Held)));
             if error.failure() == Some(Failure::Outage) {
                 stopped.store(true, Ordering::Relaxed);
@@ -250,12 +179,28 @@ impl<D: Deliver> AnyHandler for Delivery<D> {
 
     fn run<'a>(
         &'a self,
-        plan: &'a Plan,
+        limit: Duration,
+        _: &'a str,
         _: &'a mut Transaction<'_>,
         events: &'a [Event],
     ) -> Running<'a> {
-        Box::pin(self.deliver_all(plan.handler_timeout, events))
+        Box::pin(self.deliver_all(limit, events))
     }
+}
+
+/// Returns the verdict on an event that was not delivered.
+fn verdict(error: &Undelivered) -> Verdict {
+    let code = match error.fault {
+        Fault::Event | Fault::Attempt => error.code.clone(),
+        Fault::Capacity | Fault::Unreachable | Fault::Operator => error.uncounted_code().to_owned(),
+    };
+    let text = match &error.detail {
+        Some(detail) => format!("{}: {detail}", error.text),
+        None => error.text.clone(),
+    };
+    let is_final = error.fault == Fault::Event;
+    let retry_after = error.retry_after.map(|wait| wait.min(RETRY_AFTER_MAX));
+    Verdict::Failed { code, text, is_final, retry_after: retry_after.filter(|_| !is_final) }
 }
 
 fn silent(receiver: &impl fmt::Display, limit: Duration) -> Undelivered {
@@ -345,6 +290,13 @@ mod tests {
         found.verdicts.iter().map(Verdict::name).collect()
     }
 
+    /// Delivers one event that fails. Returns its code, and the failure of its batch.
+    async fn alone(delivery: &Delivery<Scripted>, name: &str) -> (String, Option<Failure>) {
+        let found = delivery.deliver_all(LIMIT, &events(&[name])).await.unwrap();
+        let [Verdict::Failed { code, .. }] = &found.verdicts[..] else { panic!("{found:?}") };
+        (code.clone(), found.lacking.map(|(_, failure)| failure))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_key_stops_at_its_first_failure_and_others_go_on() {
         let delivery =
@@ -373,9 +325,9 @@ mod tests {
         let applied = names(&found).iter().filter(|name| **name == "applied").count();
         assert_eq!((applied, found.verdicts.len()), (3 * AT_ONCE, 100));
         // One key is cut in the same way.
-        let batch = events(&["k-1", "k-2", "k-3", "k-4", "k-5"]);
-        let found = delivery.deliver_all(LIMIT, &batch).await.unwrap();
-        assert_eq!(names(&found), ["applied", "applied", "applied", "deferred", "deferred"]);
+        let one_key = events(&["k-1", "k-2", "k-3", "k-4", "k-5"]);
+        let cut = delivery.deliver_all(LIMIT, &one_key).await.unwrap();
+        assert_eq!(names(&cut), ["applied", "applied", "applied", "deferred", "deferred"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -384,20 +336,14 @@ mod tests {
             let is_poison = id.starts_with('p');
             is_poison.then_some(Fault::Attempt)
         });
-        let alone = async |name: &str| {
-            let mut found = delivery.deliver_all(LIMIT, &events(&[name])).await.unwrap();
-            let Some(Verdict::Failed { code, .. }) = found.verdicts.pop() else {
-                panic!("{found:?}")
-            };
-            (code, found.lacking.map(|(_, failure)| failure))
-        };
+        let alone = async |name| alone(&delivery, name).await;
         let counted = ("HTTP_500".to_owned(), None);
-        for name in ["p-1", "p-1", "q-1", "p-1", "p2-1"] {
-            if name != "q-1" {
-                assert_eq!(alone(name).await, counted, "{name}");
-            } else {
-                delivery.deliver_all(LIMIT, &events(&[name])).await.unwrap();
-            }
+        for name in ["p-1", "p-1"] {
+            assert_eq!(alone(name).await, counted, "{name}");
+        }
+        delivery.deliver_all(LIMIT, &events(&["q-1"])).await.unwrap();
+        for name in ["p-1", "p2-1"] {
+            assert_eq!(alone(name).await, counted, "{name}");
         }
         let away = ("DELIVERY_UNAVAILABLE".to_owned(), Some(Failure::Outage));
         assert_eq!(alone("p3-1").await, away);
@@ -422,7 +368,7 @@ mod tests {
             (Fault::Operator, "DELIVERY_REFUSED", false, Some(Failure::Operator)),
         ] {
             let error = Undelivered { fault, code: "HTTP_500".into(), ..silent(&"it", LIMIT) };
-            let verdict = error.verdict();
+            let verdict = verdict(&error);
             assert!(
                 matches!(&verdict, Verdict::Failed { code: its, is_final, .. } if its == code && *is_final == is_dead),
                 "{verdict:?}"

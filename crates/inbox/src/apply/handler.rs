@@ -13,10 +13,8 @@ use tokio_postgres::error::SqlState;
 use walrelay_inbox_core::{Failure, PATIENCE, is_of_surroundings, is_uncounted_failure};
 use walrelay_pg_client::sql;
 
-use crate::apply::apply_batch::settings;
-use crate::apply::apply_options::Plan;
-use crate::apply::delivery::Undelivered;
 use crate::apply::sql_failure::failure_of;
+use crate::apply::undelivered::Undelivered;
 use crate::event::Event;
 
 /// A server caches 64 subtransactions per transaction. Beyond that, every snapshot of every session
@@ -124,10 +122,12 @@ pub(crate) trait AnyHandler: Send + Sync {
     /// Returns the handler's name for logs.
     fn name(&self) -> String;
 
-    /// Runs the handler over a batch, and finds the events that it fails on.
+    /// Runs the handler over a batch, and finds the events that it fails on. `settings` are those of
+    /// the transaction.
     fn run<'a>(
         &'a self,
-        plan: &'a Plan,
+        limit: Duration,
+        settings: &'a str,
         transaction: &'a mut Transaction<'_>,
         events: &'a [Event],
     ) -> Running<'a>;
@@ -143,16 +143,16 @@ impl<H: Handler> AnyHandler for InTransaction<H> {
 
     fn run<'a>(
         &'a self,
-        plan: &'a Plan,
+        limit: Duration,
+        settings: &'a str,
         transaction: &'a mut Transaction<'_>,
         events: &'a [Event],
     ) -> Running<'a> {
         Box::pin(async move {
             // The handler may wait for something outside the database, where no server time-out
             // applies.
-            let settings = settings(plan);
-            let running = run(&self.0, &settings, transaction, events);
-            timeout(plan.handler_timeout, running).await.unwrap_or(Err(RunError::Overdue))
+            let running = run(&self.0, settings, transaction, events);
+            timeout(limit, running).await.unwrap_or(Err(RunError::Overdue))
         })
     }
 }
@@ -231,7 +231,7 @@ impl Found {
 /// Runs the handler over a batch and finds the events that it fails on. `app_inbox_run` does the
 /// same for handlers in SQL.
 ///
-/// `settings` sets the transaction's settings, from [`settings`].
+/// `settings` sets the transaction's settings again.
 async fn run(
     handler: &impl Handler,
     settings: &str,

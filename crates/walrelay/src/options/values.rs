@@ -78,7 +78,8 @@ pub(crate) fn may_hold_secret(argument: &Arg) -> bool {
 /// Returns whether a text may contain a password, whichever option it was given to by mistake.
 pub(crate) fn looks_secret(text: &str) -> bool {
     let has_user = || text.split_once('@').is_some_and(|(user, _)| user.contains(':'));
-    text.contains("://") || text.to_ascii_lowercase().contains("password") || has_user()
+    let words = ["://", "password", "whsec_"];
+    words.iter().any(|word| text.to_ascii_lowercase().contains(word)) || has_user()
 }
 
 /// Returns a parser of one of a few words.

@@ -16,9 +16,8 @@ pub(super) async fn of(service: Option<&Webhook>) -> Vec<Finding> {
                 format!("{service}: the service is there, and answers HEAD with {status}");
             let mut found = vec![Finding::passed("handler", subject.clone(), message)];
             if !service.proves_sender() {
-                let message =
-                    format!("{service}: requests are not signed, so anyone can send them");
-                let finding = Finding::warning(Code::HandlerFailed, subject, message);
+                let risk = format!("{service}: requests are not signed, so anyone can send them");
+                let finding = Finding::warning(Code::HandlerFailed, subject, risk);
                 found.push(finding.fix("set --handler-secrets, or --handler-auth"));
             }
             return found;
