@@ -1,6 +1,5 @@
 //! The secrets that sign requests, and the signature of Standard Webhooks.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
@@ -41,7 +40,7 @@ pub enum SecretsError {
 }
 
 /// The source of the secrets.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub enum Secrets {
     /// The secrets themselves.
     Text(Secret),
@@ -75,12 +74,6 @@ impl Secrets {
                 Keys::parse(&text)
             }
         }
-    }
-}
-
-impl fmt::Debug for Secrets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secrets(***)")
     }
 }
 

@@ -19,6 +19,9 @@ const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 /// The bytes of an answer that are read. The rest says nothing more, and costs memory and time.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// The time for which an idle connection is used again. Many servers close theirs after five seconds, and a request
+/// that meets this moment has no answer.
+const IDLE_MAX: Duration = Duration::from_secs(4);
 /// The characters of a refusal that the inbox stores.
 const DETAIL_CHARACTERS_MAX: usize = 300;
 
@@ -70,6 +73,7 @@ impl Webhook {
             .redirect(redirect::Policy::none())
             .http1_only()
             .no_proxy()
+            .pool_idle_timeout(IDLE_MAX)
             // Half of the time, so that an address that swallows packets is known as not reached.
             .connect_timeout(timeout / 2)
             .user_agent(concat!("walrelay/", env!("CARGO_PKG_VERSION")))
