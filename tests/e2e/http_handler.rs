@@ -1,7 +1,7 @@
 //! Events are delivered to a service over HTTP: signed, in order per key, once if the service answers, and none is lost
 //! if it does not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -53,6 +53,12 @@ fn has_signature_of(request: &Received, secret: &str) -> bool {
     let signatures = request.header("webhook-signature").split(' ');
     let mut tags = signatures.filter_map(|it| STANDARD.decode(it.strip_prefix("v1,")?).ok());
     tags.any(|tag| hmac::verify(&key, &content, &tag).is_ok())
+}
+
+/// Removes the requests of events that were there before.
+fn only_first(requests: &mut Vec<Received>) {
+    let mut seen = BTreeSet::new();
+    requests.retain(|request| seen.insert(request.header("webhook-id").to_owned()));
 }
 
 /// Checks the requests of all events, each once: their headers, and their order per key.
@@ -165,12 +171,33 @@ async fn a_hostile_service_loses_no_event_and_no_order() {
     // Without repeated attempts, each key is in order.
     let mut last = received.clone();
     last.reverse();
-    let mut seen = std::collections::BTreeSet::new();
-    last.retain(|request| seen.insert(request.header("webhook-id").to_owned()));
+    only_first(&mut last);
     last.reverse();
     assert_described(&world, &last).await;
     let log = consumer.lines().join("\n");
     assert!(!log.contains("goes nowhere"), "the service's words are not logged: {log}");
+}
+
+#[tokio::test]
+async fn a_killed_consumer_repeats_requests_with_the_same_ids_and_records_each_event_once() {
+    let Some(world) = world().await else { return };
+    let service = Receiver::start(|_| Reply::Slow(Duration::from_millis(10)));
+    world.insert_events(5, 200).await;
+    world.catch_up().await;
+    for requests in [20, 60, 110] {
+        let mut consumer = consume(&world, &service, &["--batch", "20"]).await;
+        let enough = async || (service.received().len() >= requests).then_some(());
+        wait_until(DEADLINE, &format!("{requests} requests"), enough).await;
+        consumer.kill();
+    }
+    let consumer = consume(&world, &service, &[]).await;
+    wait_rows(&world, "status = 'done' AND attempts = 1", 200).await;
+    assert_eq!(world.number("SELECT count(*) FROM app_inbox").await, 200);
+    let mut first = service.received();
+    assert!(first.len() > 200, "something was repeated");
+    only_first(&mut first);
+    assert_described(&world, &first).await;
+    drop(consumer);
 }
 
 #[tokio::test]
