@@ -36,6 +36,7 @@ BEGIN
       tx_index        int         NOT NULL, -- ... and its index among the inserts there, from 0
       topic           text        NOT NULL,
       ordering_key    text        NOT NULL, -- empty: unordered
+      event_type      text,                 -- of the attributes
       message         bytea       NOT NULL, -- the whole message as it would be published; ends early where a value is too large
       status          text        NOT NULL CHECK (status IN ('retrying', 'dead', 'published', 'discarded')),
       attempts        int         NOT NULL DEFAULT 0,

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pgoutput_parser::Position;
+use walrelay_envelope::attribute;
 use walrelay_protobuf::{Malformed, header_len, put_header};
 
 use crate::routing::wire;
@@ -116,6 +117,13 @@ impl Message {
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.fields(wire::MESSAGE_ATTRIBUTES).find_map(|entry| wire::value_of(entry, name))
+    }
+
+    /// The event type among the attributes, under either of its names.
+    #[must_use]
+    pub fn event_type(&self) -> Option<&str> {
+        self.attribute(attribute::EVENT_TYPE)
+            .or_else(|| self.attribute(attribute::cloudevents::TYPE))
     }
 
     /// The payload, empty if there is none.

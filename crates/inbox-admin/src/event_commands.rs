@@ -21,6 +21,7 @@ use walrelay_inbox::access::{failed, has_inbox, refuse_hidden, refuse_hidden_cha
 pub struct InboxQuery {
     pub state: InboxState,
     pub ordering_key: Option<String>,
+    pub event_type: Option<String>,
     /// Only events whose last failure has this code.
     pub error_code: Option<String>,
     /// Only events received longer ago than this.
@@ -205,7 +206,7 @@ impl ConsumerGeneration {
         query: &'a InboxQuery,
         states: &'a Vec<&'static str>,
         age_seconds: &'a Option<f64>,
-    ) -> [&'a (dyn ToSql + Sync); 7] {
+    ) -> [&'a (dyn ToSql + Sync); 8] {
         [
             &self.consumer,
             &self.generation,
@@ -214,6 +215,7 @@ impl ConsumerGeneration {
             &query.error_code,
             age_seconds,
             &query.until,
+            &query.event_type,
         ]
     }
 
@@ -225,7 +227,7 @@ impl ConsumerGeneration {
         page: InboxPage<'_>,
     ) -> Result<Vec<InboxEvent>, InboxError> {
         // spliced: parts that `show` and `count` also read.
-        let sql = format!("SELECT {COLUMNS} {ROWS} {CONDITION} {BEHIND} LIMIT $11");
+        let sql = format!("SELECT {COLUMNS} {ROWS} {CONDITION} {BEHIND} LIMIT $12");
         let (states, age) = (query.state.names(), query.age_seconds());
         let lsn = page.position.map(|position| position.commit_lsn.to_string());
         let tx_index = page.position.map(|position| i64::from(position.tx_index));

@@ -15,16 +15,17 @@ AND i.status = ANY ($3) AND ($4::text IS NULL OR i.ordering_key = $4)
 AND ($5::text IS NULL OR i.error_code = $5)
 AND ($6::float8 IS NULL OR i.received_at < coalesce($7, now()) - make_interval(secs => $6))
 AND ($7::timestamptz IS NULL OR i.received_at < $7)
+AND ($8::text IS NULL OR i.event_type = $8)
 
 -- part: behind
-AND ($8::text IS NULL
+AND ($9::text IS NULL
      OR (coalesce(i.commit_lsn, 'FFFFFFFF/FFFFFFFF'), coalesce(i.tx_index, 2147483647), i.arrival)
         > (SELECT coalesce(b.commit_lsn, 'FFFFFFFF/FFFFFFFF'), coalesce(b.tx_index, 2147483647), b.arrival
              FROM public.app_inbox AS b
-            WHERE b.consumer = $1 AND b.generation = $2 AND b.event_id = $8))
-AND ($9::text IS NULL
+            WHERE b.consumer = $1 AND b.generation = $2 AND b.event_id = $9))
+AND ($10::text IS NULL
      OR (coalesce(i.commit_lsn, 'FFFFFFFF/FFFFFFFF'), coalesce(i.tx_index, 2147483647)::int8)
-        > ($9::pg_lsn, $10::int8))
+        > ($10::pg_lsn, $11::int8))
 ORDER BY i.commit_lsn, i.tx_index, i.arrival
 
 -- name: ids_like

@@ -1,8 +1,9 @@
 //! The metrics of a consumer, each name once with its description.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -38,6 +39,10 @@ pub(crate) const ROWS_DEAD: &str = "dead";
 pub struct Metrics {
     pub(crate) messages_received: Counter,
     pub(crate) events: Family<ResultLabel, Counter>,
+    /// The first event types, each with its series, so that a sum over types is complete.
+    types: Arc<Mutex<BTreeSet<String>>>,
+    events_by_type: Family<TypeResultLabels, Counter>,
+    stored_to_commit_by_type_seconds: Family<TypeLabel, Histogram, fn() -> Histogram>,
     pub(crate) batches: Family<OutcomeLabel, Counter>,
     pub(crate) batch_seconds: Histogram,
     pub(crate) stored_to_commit_seconds: Histogram,
@@ -67,6 +72,26 @@ pub(crate) struct ResultLabel {
     /// A status of the inbox, `duplicate` or `deferred`.
     pub(crate) result: &'static str,
 }
+
+/// An event type, or [`OTHER_TYPES`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TypeLabel {
+    event_type: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TypeResultLabels {
+    event_type: String,
+    /// A status of the inbox, `duplicate` or `deferred`.
+    result: &'static str,
+}
+
+/// Most event types with series of their own, and the longest of them in bytes.
+const TYPES_MAX: usize = 100;
+const TYPE_LEN_MAX: usize = 128;
+
+/// The label that the other event types share.
+const OTHER_TYPES: &str = "other";
 
 /// The status of an unfinished row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -100,6 +125,11 @@ impl Metrics {
         let mut metrics = Self {
             messages_received: Counter::default(),
             events: Family::default(),
+            types: Arc::default(),
+            events_by_type: Family::default(),
+            stored_to_commit_by_type_seconds: Family::new_with_constructor(|| {
+                Histogram::new(STORED_TO_COMMIT_SECONDS)
+            }),
             batches: Family::default(),
             batch_seconds: Histogram::new(BATCH_SECONDS),
             stored_to_commit_seconds: Histogram::new(STORED_TO_COMMIT_SECONDS),
@@ -167,6 +197,39 @@ impl Metrics {
         self.events.get_or_create(&ResultLabel { result }).inc();
     }
 
+    /// Counts an event by its type, and the time from Pub/Sub to its commit.
+    pub(crate) fn event_of_type(
+        &self,
+        event_type: Option<&str>,
+        result: &'static str,
+        seconds: Option<f64>,
+    ) {
+        let event_type = self.type_label(event_type.unwrap_or_default());
+        if let Some(seconds) = seconds {
+            let label = TypeLabel { event_type: event_type.clone() };
+            self.stored_to_commit_by_type_seconds.get_or_create(&label).observe(seconds);
+        }
+        self.events_by_type.get_or_create(&TypeResultLabels { event_type, result }).inc();
+    }
+
+    /// Returns the label of an event type. The types after the hundredth share one.
+    fn type_label(&self, event_type: &str) -> String {
+        let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        if types.contains(event_type) {
+            return event_type.to_owned();
+        }
+        let has_place = types.len() < TYPES_MAX && event_type.len() <= TYPE_LEN_MAX;
+        let label = if has_place { event_type } else { OTHER_TYPES }.to_owned();
+        if types.insert(label.clone()) {
+            // An alert on an increase needs a value before the increase.
+            for result in ["retrying", "dead"] {
+                let event_type = label.clone();
+                drop(self.events_by_type.get_or_create(&TypeResultLabels { event_type, result }));
+            }
+        }
+        label
+    }
+
     /// Registers names and descriptions. The library appends `_total` to counters and the unit's
     /// name.
     fn describe(&self, consumer: &str) -> Registry {
@@ -176,6 +239,11 @@ impl Metrics {
         let received = self.messages_received.clone();
         r.register("messages_received", "Messages delivered, copies included", received);
         r.register("events", "Events committed, by what became of them", self.events.clone());
+        let by_type = self.events_by_type.clone();
+        r.register("events_by_type", "Events committed, by type and what became of them", by_type);
+        let of_types = self.stored_to_commit_by_type_seconds.clone();
+        let what = "Time from Pub/Sub to the commit of the event, by event type";
+        r.register_with_unit("stored_to_commit_by_type", what, Unit::Seconds, of_types);
         r.register("batches", "Batches, by how they ended", self.batches.clone());
         let seconds = self.batch_seconds.clone();
         r.register_with_unit("batch", "Duration of a batch's transaction", Unit::Seconds, seconds);

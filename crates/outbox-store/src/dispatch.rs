@@ -58,7 +58,7 @@ pub use claim::{ClaimLimits, ClaimedRow};
 pub use counting::{DispatchCounts, IncrementalCount, OperatorFailure, RetryingReasons};
 pub use due::DueKeys;
 pub use heads::Head;
-pub use key_pause::{HeldKey, History, HistorySource, KeyPauseCounts, ReplayedRows};
+pub use key_pause::{HeldKey, History, HistoryRow, HistorySource, KeyPauseCounts, ReplayedRows};
 pub use keys::ParkedKey;
 pub use operator_commands::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
 pub use operator_pages::{DispatchQuery, NewDestination, PageStart, StateFilter};

@@ -25,9 +25,9 @@ pub use definition::{Definition, free_slot, read_definition, read_definitions};
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Head,
-    HeldKey, History, HistorySource, IncrementalCount, Key, KeyPauseCounts, NewDestination,
-    OperatorFailure, PageStart, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow,
-    ReplayedRows, RetrySelection, RetryingReasons, StateFilter,
+    HeldKey, History, HistoryRow, HistorySource, IncrementalCount, Key, KeyPauseCounts,
+    NewDestination, OperatorFailure, PageStart, ParkRow, ParkStatus, ParkedKey, RecordedPage,
+    RecordedRow, ReplayedRows, RetrySelection, RetryingReasons, StateFilter,
 };
 pub use migrations::{
     DEFINITION_TABLE, Migration, RELAY_TABLES, REPLAY_TABLES, UNLOGGED, migrate, migrations,

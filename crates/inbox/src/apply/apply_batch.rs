@@ -94,17 +94,19 @@ pub(crate) struct Applied {
     /// The id of a stored event. `None` for an event of a batch, because the caller knows the
     /// batch's events.
     pub(crate) event_id: Option<String>,
+    /// The type of a stored event.
+    pub(crate) event_type: Option<String>,
 }
 
 impl Applied {
     /// Reads the answer of the inbox's functions.
     pub(crate) fn of(result: &str, error_code: Option<String>) -> Self {
         let known = RESULTS.into_iter().find(|known| *known == result);
-        Self { result: known.unwrap_or("other"), error_code, event_id: None }
+        Self { result: known.unwrap_or("other"), error_code, event_id: None, event_type: None }
     }
 
-    pub(crate) fn stored(self, event_id: String) -> Self {
-        Self { event_id: Some(event_id), ..self }
+    pub(crate) fn stored(self, event_id: String, event_type: Option<String>) -> Self {
+        Self { event_id: Some(event_id), event_type, ..self }
     }
 
     /// Reads the results of a whole batch from one row, because one row per event costs more. The
@@ -116,7 +118,9 @@ impl Applied {
         let applied: Vec<Self> = both.map(|(result, code)| Self::of(result, code)).collect();
         match row.try_get::<_, Option<Vec<String>>>(2) {
             Ok(Some(ids)) => {
-                applied.into_iter().zip(ids).map(|(it, event_id)| it.stored(event_id)).collect()
+                let types: Option<Vec<Option<String>>> = row.get(3);
+                let stored = applied.into_iter().zip(ids).zip(types.unwrap_or_default());
+                stored.map(|((it, id), event_type)| it.stored(id, event_type)).collect()
             }
             Ok(None) | Err(_) => applied,
         }

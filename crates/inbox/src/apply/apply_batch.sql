@@ -1,8 +1,9 @@
 -- name: redeliver
-SELECT array_agg(r.result), array_agg(r.error_code), array_agg(r.event_id)
+SELECT array_agg(r.result), array_agg(r.error_code), array_agg(r.event_id), array_agg(i.event_type)
   FROM public.app_inbox_redeliver(
          $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5,
          batch => $6, on_gap => $7) AS r
+  LEFT JOIN public.app_inbox AS i ON i.consumer = $1 AND i.generation = $2 AND i.event_id = r.event_id
 
 -- name: resolve_handler
 SELECT pg_catalog.format('%I.%I(%s)', n.nspname, p.proname,

@@ -145,7 +145,10 @@ impl Connection {
 
 /// Adds the event's id to each result.
 fn named(events: &[Event], settled: Vec<(usize, Applied)>) -> Vec<Applied> {
-    let named = settled.into_iter().map(|(i, it)| it.stored(events[i].event_id.clone()));
+    let named = settled.into_iter().map(|(i, it)| {
+        let Event { event_id, event_type, .. } = &events[i];
+        it.stored(event_id.clone(), event_type.clone())
+    });
     named.collect()
 }
 

@@ -314,11 +314,13 @@ impl Run {
         for (event, its) in events.iter().zip(applied) {
             self.observed.metrics.event(its.result);
             self.observed.note_version(event, its);
+            let is_applied = matches!(its.result, "done" | "late");
+            let stored = event.publish_time.and_then(|at| time.duration_since(at).ok());
+            let seconds = is_applied.then(|| stored.unwrap_or_default().as_secs_f64());
+            self.observed.metrics.event_of_type(event.event_type.as_deref(), its.result, seconds);
             match its.result {
                 "done" | "late" => {
-                    let stored = event.publish_time.and_then(|at| time.duration_since(at).ok());
-                    let seconds = stored.unwrap_or_default().as_secs_f64();
-                    self.observed.metrics.stored_to_commit_seconds.observe(seconds);
+                    self.observed.metrics.stored_to_commit_seconds.observe(seconds.unwrap_or(0.0));
                 }
                 "retrying" | "dead" if its.error_code.is_some() => {
                     self.stored = Stored::Perhaps;
@@ -356,7 +358,11 @@ impl Run {
                     true => Stored::Nothing,
                     false => Stored::Perhaps,
                 };
-                applied.iter().for_each(|it| self.observed.metrics.event(it.result));
+                for it in applied {
+                    self.observed.metrics.event(it.result);
+                    let event_type = it.event_type.as_deref();
+                    self.observed.metrics.event_of_type(event_type, it.result, None);
+                }
                 Observed::note_redelivered(&self.plan.consumer, applied);
                 self.observed.note_redelivery();
                 if applied.iter().any(Applied::is_new) {

@@ -10,7 +10,7 @@ use walrelay_outbox_store::StoreError;
 
 use pgoutput_parser::Position;
 use walrelay_core::{Batch, FailureClass, FailureCode, Message, PublishFailure, Topic};
-use walrelay_outbox_store::{DispatchStore, History, HistorySource, Key};
+use walrelay_outbox_store::{DispatchStore, History, HistoryRow, HistorySource, Key};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
@@ -66,7 +66,25 @@ struct Writing {
 struct Rows {
     topic: Topic,
     ordering_key: String,
-    messages: Vec<(Position, String, Vec<u8>)>,
+    messages: Vec<OwnedRow>,
+}
+
+struct OwnedRow {
+    position: Position,
+    event_id: String,
+    event_type: Option<String>,
+    message: Vec<u8>,
+}
+
+impl From<&Message> for OwnedRow {
+    fn from(message: &Message) -> Self {
+        Self {
+            position: message.position(),
+            event_id: message.event_id().to_owned(),
+            event_type: message.event_type().map(ToOwned::to_owned),
+            message: message.body().to_vec(),
+        }
+    }
 }
 
 impl HistoryWriter {
@@ -88,14 +106,13 @@ impl HistoryWriter {
         message: &Message,
         failure: &PublishFailure,
     ) -> Result<bool, PublishFailure> {
-        let (position, event_id) = (message.position(), message.event_id().to_owned());
         let rows = Rows {
             topic: Topic::clone(message.topic()),
             ordering_key: message.ordering_key().to_owned(),
-            messages: vec![(position, event_id, message.body().to_vec())],
+            messages: vec![OwnedRow::from(message)],
         };
         self.0.add(&rows).await?;
-        self.0.mark_dead(position, failure).await
+        self.0.mark_dead(message.position(), failure).await
     }
 }
 
@@ -104,13 +121,10 @@ impl Publisher for HistoryWriter {
         &self,
         batch: &Batch,
     ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
-        let owned = |message: &Message| {
-            (message.position(), message.event_id().to_owned(), message.body().to_vec())
-        };
         let rows = Rows {
             topic: Topic::clone(batch.topic()),
             ordering_key: batch.ordering_key().to_owned(),
-            messages: batch.messages().map(owned).collect(),
+            messages: batch.messages().map(OwnedRow::from).collect(),
         };
         let writing = Arc::clone(&self.0);
         async move {
@@ -149,7 +163,12 @@ impl Writing {
         let of_key: Vec<_> = rows
             .messages
             .iter()
-            .map(|(position, event_id, message)| (*position, event_id.as_str(), &message[..]))
+            .map(|row| HistoryRow {
+                position: row.position,
+                event_id: &row.event_id,
+                event_type: row.event_type.as_deref(),
+                message: &row.message,
+            })
             .collect();
         let key = Key { topic: &rows.topic, ordering_key: &rows.ordering_key };
         let history = History { key, rows: &of_key, source: self.source };

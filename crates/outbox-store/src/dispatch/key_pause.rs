@@ -73,9 +73,25 @@ pub struct ReplayedRows {
 #[derive(Clone, Copy)]
 pub struct History<'a> {
     pub key: Key<'a>,
-    /// Position, event id, and encoded `PubsubMessage`.
-    pub rows: &'a [(Position, &'a str, &'a [u8])],
+    pub rows: &'a [HistoryRow<'a>],
     pub source: HistorySource,
+}
+
+/// A row of a key's history.
+#[derive(Clone, Copy)]
+pub struct HistoryRow<'a> {
+    pub position: Position,
+    pub event_id: &'a str,
+    pub event_type: Option<&'a str>,
+    /// The encoded `PubsubMessage`.
+    pub message: &'a [u8],
+}
+
+impl std::fmt::Debug for HistoryRow<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Omit the message, because this output reaches logs.
+        f.debug_struct("HistoryRow").field("position", &self.position).finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for History<'_> {
@@ -231,8 +247,8 @@ impl DispatchStore {
     ) -> Result<u64, StoreError> {
         let History { key, rows, source } = history;
         let mut columns = HistoryColumns::default();
-        for (position, event_id, message) in rows {
-            columns.push(*position, event_id, message)?;
+        for row in rows {
+            columns.push(row)?;
         }
         client
             .execute_typed(
@@ -248,6 +264,7 @@ impl DispatchStore {
                     (&columns.tx_index, Type::INT4_ARRAY),
                     (&columns.message, Type::BYTEA_ARRAY),
                     (&(source == HistorySource::Table), Type::BOOL),
+                    (&columns.event_type, Type::TEXT_ARRAY),
                 ],
             )
             .await
@@ -359,16 +376,13 @@ struct HistoryColumns<'a> {
     place: Vec<String>,
     commit_lsn: Vec<PgLsn>,
     tx_index: Vec<i32>,
+    event_type: Vec<Option<Cow<'a, str>>>,
     message: Vec<&'a [u8]>,
 }
 
 impl<'a> HistoryColumns<'a> {
-    fn push(
-        &mut self,
-        position: Position,
-        event_id: &'a str,
-        message: &'a [u8],
-    ) -> Result<(), StoreError> {
+    fn push(&mut self, row: &HistoryRow<'a>) -> Result<(), StoreError> {
+        let HistoryRow { position, event_id, event_type, message } = *row;
         let id = storable(event_id, NAME_BYTES_MAX);
         let place = taken_suffix(position);
         // A shortened id may equal another row's id.
@@ -377,6 +391,7 @@ impl<'a> HistoryColumns<'a> {
         self.place.push(place);
         self.commit_lsn.push(position.commit_lsn.as_u64().into());
         self.tx_index.push(signed(position.tx_index, "index within the transaction")?);
+        self.event_type.push(event_type.map(|it| storable(it, NAME_BYTES_MAX)));
         self.message.push(message);
         Ok(())
     }

@@ -82,16 +82,16 @@ SELECT d.replay_id
 
 -- name: add
 INSERT INTO public.app_outbox_dispatch
-  (slot, event_id, replay_id, commit_lsn, tx_index, topic, ordering_key, message, status)
+  (slot, event_id, replay_id, commit_lsn, tx_index, topic, ordering_key, event_type, message, status)
 SELECT $1, u.event_id || CASE WHEN u.n > 1 OR EXISTS (
            SELECT FROM public.app_outbox_dispatch d
             WHERE d.slot = $1 AND d.event_id = u.event_id || '@' || $2 AND d.replay_id = $2
               AND (d.commit_lsn, d.tx_index) <> (u.commit_lsn, u.tx_index)
          ) THEN u.place ELSE '' END || '@' || $2,
-       $2, u.commit_lsn, u.tx_index, $3, $4, u.message, 'retrying'
+       $2, u.commit_lsn, u.tx_index, $3, $4, u.event_type, u.message, 'retrying'
   FROM (SELECT *, row_number() OVER (PARTITION BY event_id ORDER BY commit_lsn, tx_index) AS n
-          FROM unnest($5::text[], $6::text[], $7::pg_lsn[], $8::int4[], $9::bytea[])
-                 AS a(event_id, place, commit_lsn, tx_index, message)) AS u
+          FROM unnest($5::text[], $6::text[], $7::pg_lsn[], $8::int4[], $9::bytea[], $11::text[])
+                 AS a(event_id, place, commit_lsn, tx_index, message, event_type)) AS u
   JOIN public.app_outbox_hold h
     ON h.slot = $1 AND h.topic = $3 AND h.ordering_key = $4 AND h.replay_id = $2 AND h.state = 'held'
    AND (u.commit_lsn, u.tx_index) <= (h.commit_lsn, h.tx_index)

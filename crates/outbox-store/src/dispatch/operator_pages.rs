@@ -19,6 +19,7 @@ pub struct DispatchQuery {
     /// Only rows of this topic, by its full name.
     pub topic: Option<String>,
     pub ordering_key: Option<String>,
+    pub event_type: Option<String>,
     /// Only rows whose last failure has this code.
     pub error_code: Option<String>,
     /// Only rows parked longer ago than this.
@@ -109,7 +110,7 @@ impl DispatchStore {
             condition(query)
         );
         let (age, mut parameters) = self.parameters(query);
-        parameters.extend([(&age as &(dyn ToSql + Sync), Type::FLOAT8), until(query)]);
+        parameters.extend(later_parameters(&age, query));
         let row = client
             .query_typed_one(&sql, &parameters)
             .await
@@ -129,10 +130,10 @@ impl DispatchStore {
         let sql = format!(
             "SELECT {COLUMNS} FROM {SCHEMA}.app_outbox_dispatch
               WHERE {}
-                AND ($7 IS NULL OR (commit_lsn, tx_index) > ($7, $8)
-                     OR ((commit_lsn, tx_index) = ($7, $8) AND event_id > $9))
+                AND ($8 IS NULL OR (commit_lsn, tx_index) > ($8, $9)
+                     OR ((commit_lsn, tx_index) = ($8, $9) AND event_id > $10))
               ORDER BY commit_lsn, tx_index, event_id
-              LIMIT $10",
+              LIMIT $11",
             condition(query)
         );
         let lsn = behind.map(|place| PgLsn::from(place.position.commit_lsn.as_u64()));
@@ -140,7 +141,7 @@ impl DispatchStore {
         let event_id = behind.and_then(|place| place.event_id.as_deref());
         let limit = i64::from(limit);
         let (age, mut parameters) = self.parameters(query);
-        parameters.extend([(&age as &(dyn ToSql + Sync), Type::FLOAT8), until(query)]);
+        parameters.extend(later_parameters(&age, query));
         parameters.push((&lsn, Type::PG_LSN));
         parameters.push((&index, Type::INT4));
         parameters.push((&event_id, Type::TEXT));
@@ -260,14 +261,15 @@ fn condition(query: &DispatchQuery) -> String {
         "slot = $1 AND {} AND ($2 IS NULL OR topic = $2) AND ($3 IS NULL OR ordering_key = $3)
          AND ($4 IS NULL OR error_code = $4)
          AND ($5 IS NULL OR parked_at < coalesce($6, now()) - make_interval(secs => $5))
-         AND ($6 IS NULL OR parked_at <= $6)",
+         AND ($6 IS NULL OR parked_at <= $6) AND ($7 IS NULL OR event_type = $7)",
         query.state.sql()
     )
 }
 
-/// Returns the sixth parameter.
-fn until(query: &DispatchQuery) -> Parameter<'_> {
-    (&query.until, Type::TIMESTAMPTZ)
+/// Returns the fifth to seventh parameter.
+fn later_parameters<'a>(age: &'a Option<f64>, query: &'a DispatchQuery) -> [Parameter<'a>; 3] {
+    let age: &(dyn ToSql + Sync) = age;
+    [(age, Type::FLOAT8), (&query.until, Type::TIMESTAMPTZ), (&query.event_type, Type::TEXT)]
 }
 
 #[cfg(test)]

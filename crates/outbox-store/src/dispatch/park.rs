@@ -25,6 +25,7 @@ pub struct ParkRow<'a> {
     pub topic: &'a str,
     /// The ordering key. Empty means unordered.
     pub ordering_key: &'a str,
+    pub event_type: Option<&'a str>,
     /// The encoded `PubsubMessage`.
     pub message: &'a [u8],
     pub status: ParkStatus,
@@ -55,6 +56,7 @@ impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
             position: row.message.position(),
             topic: row.message.topic(),
             ordering_key: row.message.ordering_key(),
+            event_type: row.message.event_type(),
             message: row.message.body(),
             status,
             attempts: 0,
@@ -195,6 +197,7 @@ impl DispatchStore {
                     (&columns.error, Type::TEXT_ARRAY),
                     (&columns.failed_with, Type::TEXT_ARRAY),
                     (&self.before, Type::PG_LSN),
+                    (&columns.event_type, Type::TEXT_ARRAY),
                 ],
             )
             .await
@@ -269,6 +272,7 @@ struct Columns<'a> {
     tx_index: Vec<i32>,
     topic: Vec<Cow<'a, str>>,
     ordering_key: Vec<Cow<'a, str>>,
+    event_type: Vec<Option<Cow<'a, str>>>,
     message: Vec<&'a [u8]>,
     status: Vec<&'static str>,
     attempts: Vec<i32>,
@@ -293,6 +297,7 @@ impl<'a> Columns<'a> {
             columns.tx_index.push(signed(row.position.tx_index, "index within the transaction")?);
             columns.topic.push(storable(row.topic, NAME_BYTES_MAX));
             columns.ordering_key.push(storable(row.ordering_key, NAME_BYTES_MAX));
+            columns.event_type.push(row.event_type.map(|it| storable(it, NAME_BYTES_MAX)));
             columns.message.push(row.message);
             columns.status.push(status.as_str());
             columns.attempts.push(signed(row.attempts, "number of attempts")?);

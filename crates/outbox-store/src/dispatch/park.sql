@@ -4,9 +4,9 @@ SELECT event_id, commit_lsn, tx_index FROM public.app_outbox_dispatch
 
 -- name: insert
 INSERT INTO public.app_outbox_dispatch
-  (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, attempts,
+  (slot, event_id, commit_lsn, tx_index, topic, ordering_key, event_type, message, status, attempts,
    next_attempt_at, error_code, last_error)
-SELECT $1, p.event_id, p.commit_lsn, p.tx_index, p.topic, p.ordering_key, p.message,
+SELECT $1, p.event_id, p.commit_lsn, p.tx_index, p.topic, p.ordering_key, p.event_type, p.message,
        p.status, p.attempts,
        CASE WHEN p.status <> 'retrying' OR p.commit_lsn >= $14 THEN NULL
             WHEN p.ordering_key = '' THEN now() + make_interval(secs => coalesce(p.delay, 0))
@@ -29,7 +29,7 @@ SELECT $1, p.event_id, p.commit_lsn, p.tx_index, p.topic, p.ordering_key, p.mess
   FROM (SELECT *, row_number() OVER (PARTITION BY topic, ordering_key, status
                                      ORDER BY commit_lsn, tx_index) AS place
           FROM unnest($2::text[], $3::pg_lsn[], $4::int4[], $5::text[], $6::text[], $7::bytea[], $8::text[],
-                      $9::int4[], $10::float8[], $11::text[], $12::text[], $13::text[])
+                      $9::int4[], $10::float8[], $11::text[], $12::text[], $13::text[], $15::text[])
                AS u(event_id, commit_lsn, tx_index, topic, ordering_key, message, status,
-                    attempts, delay, error_code, error, failed_with)) AS p
+                    attempts, delay, error_code, error, failed_with, event_type)) AS p
 ON CONFLICT (slot, event_id, replay_id) DO NOTHING

@@ -16,14 +16,16 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use walrelay_core::{FailureCode, Topic};
+use walrelay_core::{FailureCode, Message, Topic};
 use walrelay_outbox_store::{AnchorStatus, Outbox};
 
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
 use crate::observe::ignored_changes::{OperationLabel, OtherChange};
 use crate::observe::row_metrics::{AttemptsHistogram, OldestRow};
-use crate::observe::topic_labels::{TopicAnswer, TopicLabels, TypeLabels};
+use crate::observe::topic_labels::{
+    DEAD, FailureLabels, PARKED, TopicAnswer, TopicLabels, TypeLabels,
+};
 
 /// A gauge of bytes or rows.
 pub type Level = Gauge<u64, AtomicU64>;
@@ -136,6 +138,8 @@ metrics! {
         "Delay to the next attempt, of rows in dispatch state";
     rows_by_type: Family<TypeLabels, Counter>,
         "Outbox rows read from the slot, by topic and event type";
+    failures_by_type: Family<FailureLabels, Counter>,
+        "Rows moved to dispatch state, and rows that are dead, by topic and event type";
 
     // Events, by reason.
     dead: Family<ReasonLabel, Counter>, "Rows that will not be tried again";
@@ -311,6 +315,23 @@ impl Metrics {
     pub(super) fn count_rows(&self, topic: &Topic, event_type: &str, rows: u64) {
         let labels = self.topic_labels.with_type(topic, event_type);
         self.rows_by_type.get_or_create(&labels).inc_by(rows);
+        for state in [PARKED, DEAD] {
+            drop(self.failures_by_type.get_or_create(&labels.failed(state)));
+        }
+    }
+
+    /// Counts a row that was parked or is dead, for this reason.
+    pub(super) fn count_failed(
+        &self,
+        message: &Message,
+        state: &'static str,
+        reason: &'static str,
+    ) {
+        let family = if state == DEAD { &self.dead } else { &self.parked };
+        family.get_or_create(&ReasonLabel { reason }).inc();
+        let event_type = message.event_type().unwrap_or_default();
+        let labels = self.topic_labels.with_type(message.topic(), event_type);
+        self.failures_by_type.get_or_create(&labels.failed(state)).inc();
     }
 
     /// Counts a Publish call that failed with this code.

@@ -21,7 +21,7 @@ use crate::observe::batch_log::log_stored_batch;
 use crate::observe::dead_rows::{DeadRows, UnloggedDeadRows, log_dead_row};
 use crate::observe::health::{Health, Phase, Problem};
 use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
-use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel, TopicMetrics};
+use crate::observe::metrics::{Metrics, StatusLabel, TopicMetrics};
 use crate::observe::publish_availability::{PublishAvailability, Service};
 use crate::observe::publish_rate::PublishRate;
 use crate::observe::refusals::Refusals;
@@ -30,6 +30,7 @@ use crate::observe::retained_wal::RetainedWalStatus;
 use crate::observe::rows_by_type::RowsByType;
 use crate::observe::server_stall::ServerStalls;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
+use crate::observe::topic_labels::{DEAD, PARKED};
 use crate::seed::random_seed;
 use crate::stream::pipeline_error::SendFailurePosition;
 use crate::stream::publish_calls::Answer;
@@ -287,23 +288,21 @@ impl Observer {
             if let Some(delay) = row_to_record.reason.next_attempt_in() {
                 self.metrics.next_attempt_seconds.observe(delay.as_secs_f64());
             }
-            let (family, reason) = match &row_to_record.reason {
-                RecordReason::Stuck { failure, .. } => {
-                    (&self.metrics.parked, failure.code.as_str())
-                }
+            let (state, reason) = match &row_to_record.reason {
+                RecordReason::Stuck { failure, .. } => (PARKED, failure.code.as_str()),
                 RecordReason::Spilled { .. } => {
                     self.metrics.spilled.inc();
                     self.spill_log.row();
                     continue;
                 }
-                RecordReason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
+                RecordReason::Queued => (PARKED, "BEHIND_PARKED"),
                 RecordReason::Dead { failure } => {
                     let dead_rows = self.dead_rows.as_mut();
                     log_dead_row(dead_rows, (&row_to_record.message, failure), None);
-                    (&self.metrics.dead, failure.code.as_str())
+                    (DEAD, failure.code.as_str())
                 }
             };
-            family.get_or_create(&ReasonLabel { reason }).inc();
+            self.metrics.count_failed(&row_to_record.message, state, reason);
         }
     }
 
@@ -314,8 +313,7 @@ impl Observer {
                 Outcome::Dead { failure, attempts } => {
                     log_dead_row(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
                     self.metrics.attempts_per_row.observe(*attempts, 1);
-                    let reason = failure.code.as_str();
-                    self.metrics.dead.get_or_create(&ReasonLabel { reason }).inc();
+                    self.metrics.count_failed(&row.message, DEAD, failure.code.as_str());
                 }
                 Outcome::Again { after: Some(delay), .. } => {
                     self.metrics.next_attempt_seconds.observe(delay.as_secs_f64());

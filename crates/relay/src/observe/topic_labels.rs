@@ -56,6 +56,28 @@ pub struct TypeLabels {
     pub event_type: String,
 }
 
+/// What happened to rows that Pub/Sub refused.
+pub(super) const PARKED: &str = "parked";
+pub(super) const DEAD: &str = "dead";
+
+/// A topic, an event type, and what happened to its rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct FailureLabels {
+    /// `projects/P/topics/T`, or `other`.
+    pub topic: String,
+    /// The event type, or `other`.
+    pub event_type: String,
+    /// `parked` or `dead`.
+    pub state: &'static str,
+}
+
+impl TypeLabels {
+    pub(super) fn failed(&self, state: &'static str) -> FailureLabels {
+        let Self { topic, event_type } = self.clone();
+        FailureLabels { topic, event_type, state }
+    }
+}
+
 impl TopicLabels {
     /// Returns the label of a topic that has just replied.
     pub(super) fn of(&self, topic: &Topic, answered: TopicAnswer) -> String {

@@ -74,6 +74,9 @@ pub(crate) struct EventFilterArgs {
     /// Only events of this ordering key.
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
+    /// Only events of this type, as in OrderPlaced.
+    #[arg(long, value_name = "TYPE")]
+    pub event_type: Option<String>,
     /// Only events whose last failure has this code, as in NOT_FOUND.
     #[arg(long, value_name = "CODE")]
     pub error: Option<String>,
@@ -85,7 +88,10 @@ pub(crate) struct EventFilterArgs {
 impl EventFilterArgs {
     /// Returns whether at least one filter is given.
     pub(crate) fn is_given(&self) -> bool {
-        self.key.is_some() || self.error.is_some() || self.older_than.is_some()
+        self.key.is_some()
+            || self.event_type.is_some()
+            || self.error.is_some()
+            || self.older_than.is_some()
     }
 }
 

@@ -3,7 +3,9 @@
 
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::OnDead;
-use walrelay_outbox_store::{DispatchStore, History, HistorySource, KeyPauseCounts, ParkStatus};
+use walrelay_outbox_store::{
+    DispatchStore, History, HistoryRow, HistorySource, KeyPauseCounts, ParkStatus,
+};
 use walrelay_testkit::postgres::TestClient;
 
 use super::rows::{BEHIND, LIMITS, NOW, at, due, ids, key, row, store};
@@ -31,8 +33,18 @@ async fn answer(store: &DispatchStore, session: &TestClient, through: Position) 
     store.answer_holds(session, &[key("k")], through, None).await.expect("an answer")
 }
 
-async fn add(session: &TestClient, rows: &[(Position, &str)], source: HistorySource) -> u64 {
-    let rows: Vec<_> = rows.iter().map(|(at, id)| (*at, *id, id.as_bytes())).collect();
+async fn add(
+    session: &TestClient,
+    rows: &[(Position, &'static str)],
+    source: HistorySource,
+) -> u64 {
+    let row = |(at, id): &(Position, &'static str)| HistoryRow {
+        position: *at,
+        event_id: id,
+        event_type: Some("made"),
+        message: id.as_bytes(),
+    };
+    let rows: Vec<_> = rows.iter().map(row).collect();
     let history = History { key: key("k"), rows: &rows, source };
     store().add_history(session, "r1", history).await.expect("rows are added")
 }

@@ -37,6 +37,7 @@ pub(crate) fn row<'a>(
         position,
         topic: TOPIC,
         ordering_key: key,
+        event_type: Some("made"),
         message: event_id.as_bytes(),
         status,
         attempts: 3,

@@ -63,6 +63,7 @@ impl InboxEventsArgs {
         InboxQuery {
             state: self.status.unwrap_or(state),
             ordering_key: self.filters.key.clone(),
+            event_type: self.filters.event_type.clone(),
             error_code: self.filters.error.clone(),
             older_than: self.filters.older_than,
             until: None,
