@@ -4,6 +4,7 @@ mod a_year;
 mod anchors;
 mod archive;
 mod archive_buckets;
+mod attribute_columns;
 mod audit;
 mod backfill;
 mod check;

@@ -80,6 +80,7 @@ pub use limits::{
 pub use message::{Message, NotAMessage, Topic};
 pub use publish_health::Delivery;
 pub use random::Random;
+pub use routing::attribute_columns::{AttributeColumns, AttributeColumnsError};
 pub use routing::attributes::{Style as AttributeStyle, SystemIdentifierMode};
 pub use routing::columns::{ColumnAliases, ColumnNames, ColumnUse, Field, MissingColumn};
 pub use routing::incomplete_message::IncompleteMessage;

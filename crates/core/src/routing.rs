@@ -1,5 +1,6 @@
 //! From a row to a message: columns, topic, ordering key, attributes, limits and the encoded form.
 
+pub(super) mod attribute_columns;
 pub(super) mod attributes;
 pub(super) mod columns;
 pub(super) mod headers;

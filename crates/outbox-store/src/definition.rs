@@ -6,13 +6,16 @@ use std::fmt;
 use serde_json::{Map, Value};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
-use walrelay_core::{ColumnAliases, ColumnNames, Field};
+use walrelay_core::{AttributeColumns, ColumnAliases, ColumnNames, Field};
 use walrelay_pg_client::{QualifiedName, quote_literal, sql, table_literals};
 use walrelay_pg_replication::read_system_identifier;
 
 use crate::outbox::Outbox;
 use crate::shard::Shard;
 use crate::store_error::StoreError;
+
+/// The name of the columns that become attributes, beside those of the fields.
+const ATTRIBUTES: &str = "attributes";
 
 /// The outbox of one relay, which all its shards share.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,8 +75,14 @@ impl Definition {
             let (here, there) = (self.columns.of(field), recorded.columns.of(field));
             (here != there).then(|| (field, text_of(here), text_of(there)))
         });
-        let (field, here, there) = changed?;
-        difference(&*format!("the column of the {field} is"), &here, &there)
+        if let Some((field, here, there)) = changed {
+            return difference(&*format!("the column of the {field} is"), &here, &there);
+        }
+        let columns = [self, recorded].map(|it| it.columns.attributes.to_string());
+        let [here, there] =
+            columns.map(|text| if text.is_empty() { "none".to_owned() } else { text });
+        (here != there)
+            .then(|| format!("the columns of attributes are {here} here, and {there} on record"))
     }
 
     /// SQL that records the definition, as one statement that is safe to run again. It refuses a slot
@@ -104,11 +113,16 @@ fn columns_json(columns: &ColumnNames) -> Value {
         let names = columns.of(field).map_or(Value::Null, |names| names.to_string().into());
         (field.option().to_owned(), names)
     };
-    Field::ALL.into_iter().map(pair).collect::<Map<_, _>>().into()
+    let attributes = (ATTRIBUTES.to_owned(), columns.attributes.to_string().into());
+    Field::ALL.into_iter().map(pair).chain([attributes]).collect::<Map<_, _>>().into()
 }
 
 fn columns_of_json(json: &Value) -> ColumnNames {
-    ColumnNames::named(|field| json.get(field.option())?.as_str().map(ColumnAliases::parse))
+    let attributes = json.get(ATTRIBUTES).and_then(Value::as_str).unwrap_or_default();
+    ColumnNames::named(
+        |field| json.get(field.option())?.as_str().map(ColumnAliases::parse),
+        AttributeColumns::parse(attributes).unwrap_or_default(),
+    )
 }
 
 /// Reads the definition of the relay with this slot, given without the number of a shard. None if there
@@ -176,6 +190,7 @@ mod tests {
         let columns = ColumnNames {
             version: None,
             payload: ColumnAliases::parse("payload,body"),
+            attributes: AttributeColumns::parse("tenant_id,region:geo").unwrap(),
             ..ColumnNames::default()
         };
         assert_eq!(columns_of_json(&columns_json(&columns)), columns);
@@ -196,5 +211,17 @@ mod tests {
         let columns = Definition { columns, ..recorded.clone() };
         let text = columns.difference_from(&recorded).unwrap();
         assert_eq!(text, "the column of the version is none here, and version on record");
+    }
+
+    #[test]
+    fn definitions_differ_by_the_columns_of_attributes() {
+        let recorded = of_tables(&["a"]);
+        let attributes = AttributeColumns::parse("tenant_id,region:geo").unwrap();
+        let columns = ColumnNames { attributes, ..ColumnNames::default() };
+        let text = recorded.difference_from(&Definition { columns, ..recorded.clone() }).unwrap();
+        assert_eq!(
+            text,
+            "the columns of attributes are none here, and tenant_id:tenant_id,region:geo on record"
+        );
     }
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use walrelay_core::{ColumnAliases, OnDead, Template, WalBudgetLimit};
+use walrelay_core::{AttributeColumns, ColumnAliases, OnDead, Template, WalBudgetLimit};
 use walrelay_outbox_store::Shard;
 use walrelay_pg_client::{QualifiedName, Schema, Secret};
 use walrelay_pubsub::Endpoint;
@@ -36,8 +36,8 @@ pub(crate) use topics::TopicOptions;
 
 use choices::{LogFormat, OutputFormat, Verbosity};
 use values::{
-    Bytes, OptionalColumn, OrNever, OrOff, cloudevents_source, column, count, duration,
-    duration_or_never, identifier, listen_or_off, log_filter, optional_column, project,
+    Bytes, OptionalColumn, OrNever, OrOff, attribute_columns, cloudevents_source, column, count,
+    duration, duration_or_never, identifier, listen_or_off, log_filter, optional_column, project,
     regional_endpoint, secret, size, slot_name, template, text_form, topic_template, wal_budget,
     word,
 };
@@ -192,6 +192,12 @@ pub(crate) struct DefinitionOptions {
     /// Column of the time of the event; empty when the table has none [default: `occurred_at`]
     #[arg(long, value_name = "COLUMN", value_parser = optional_column)]
     pub column_occurred_at: Option<OptionalColumn>,
+    /// Columns that become attributes, each with `:ATTRIBUTE` for another name: `tenant_id,region:geo`; at most 16, or empty
+    /// for none [default: those on record, or none]
+    ///
+    /// A value is published as its text. Null leaves the attribute out.
+    #[arg(long, value_name = "COLUMNS", value_parser = attribute_columns)]
+    pub attribute_columns: Option<AttributeColumns>,
 }
 
 /// The project, for commands that take the short name of a topic.

@@ -10,6 +10,7 @@ use walrelay_protobuf::{field_len, put_field, put_header};
 
 use crate::fault::{Fault, RouteError};
 use crate::limits::{ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX};
+use crate::routing::attribute_columns::AttributeColumns;
 use crate::routing::columns::{Field, PayloadType};
 use crate::routing::headers::{members, text_of, unreadable};
 use crate::routing::row_view::RowView;
@@ -75,14 +76,19 @@ impl Attributes {
         if let Some(system_identifier) = system_identifier {
             entries.add(name::SYSTEM_IDENTIFIER, system_identifier);
         }
+        for (place, name) in &row.layout.attributes {
+            if let Some(value) = row.text_at(*place)? {
+                entries.add_header(name, value);
+            }
+        }
         let headers = match row.text(Field::Headers)? {
-            Some(headers) => entries.add_headers(headers),
+            Some(headers) => entries.add_headers(headers, &row.names.attributes),
             None => None,
         };
         Ok(headers.or_else(|| entries.fault()))
     }
 
-    /// The number of headers that were dropped because their names are reserved for the relay.
+    /// The number of headers that were dropped because only the relay writes attributes of that name.
     pub(crate) const fn headers_left_out(&self) -> usize {
         self.entries.headers_left_out
     }
@@ -120,7 +126,7 @@ struct Entries {
     count: usize,
     /// The first attribute that is longer than Pub/Sub allows.
     too_long: Option<Fault>,
-    /// The number of headers whose names are reserved for the relay.
+    /// The number of headers whose names only the relay writes.
     headers_left_out: usize,
 }
 
@@ -191,16 +197,16 @@ impl Entries {
         Ok(())
     }
 
-    /// Adds every member of the headers object, except those with a reserved name. A reserved name
-    /// is dropped even if the relay does not write it. Otherwise a consumer would mistake the
-    /// producer's value for the relay's.
-    fn add_headers(&mut self, json: &str) -> Option<Fault> {
+    /// Adds every member of the headers object, except those with a reserved name or the name of a
+    /// column's attribute. Such a name is dropped even if the relay does not write it. Otherwise a
+    /// consumer would mistake the header's value for the relay's or the column's.
+    fn add_headers(&mut self, json: &str, columns: &AttributeColumns) -> Option<Fault> {
         let members = match members(json) {
             Ok(members) => members,
             Err(error) => return Some(Fault::Headers(error)),
         };
         for (key, value) in members {
-            if name::is_ours(&key) {
+            if name::is_ours(&key) || columns.iter().any(|(_, attribute)| attribute == key) {
                 self.headers_left_out += 1;
                 continue;
             }

@@ -7,6 +7,7 @@ use std::fmt;
 
 use pgoutput_parser::{Generation, Relation};
 
+use crate::routing::attribute_columns::{ATTRIBUTE_COLUMNS_MAX, AttributeColumns};
 use crate::routing::template::{TEMPLATE_COLUMNS_MAX, Template};
 
 /// The names that the column of a field may have, in lookup order.
@@ -57,6 +58,8 @@ pub struct ColumnNames {
     pub headers: Option<ColumnAliases>,
     /// The time of the event.
     pub occurred_at: Option<ColumnAliases>,
+    /// Further columns, each of which becomes an attribute.
+    pub attributes: AttributeColumns,
 }
 
 impl Default for ColumnNames {
@@ -72,6 +75,7 @@ impl Default for ColumnNames {
             schema_version: named("schema_version"),
             headers: named("headers"),
             occurred_at: named("occurred_at"),
+            attributes: AttributeColumns::default(),
         }
     }
 }
@@ -159,6 +163,8 @@ pub enum ColumnUse {
     TopicTemplate,
     /// The template of ordering keys.
     OrderingKey,
+    /// An attribute of its own.
+    Attribute,
 }
 
 impl std::fmt::Display for ColumnUse {
@@ -167,6 +173,7 @@ impl std::fmt::Display for ColumnUse {
             Self::Field(field) => field.name(),
             Self::TopicTemplate => "topic template",
             Self::OrderingKey => "ordering key",
+            Self::Attribute => "attribute",
         })
     }
 }
@@ -178,10 +185,13 @@ impl fmt::Display for Field {
 }
 
 impl ColumnNames {
-    /// Returns the names that `of` has for each field. Event id and payload have their standard
-    /// names without one.
+    /// Returns the names that `of` has for each field, and columns that become attributes. Event id
+    /// and payload have their standard names without one.
     #[must_use]
-    pub fn named(of: impl Fn(Field) -> Option<ColumnAliases>) -> Self {
+    pub fn named(
+        of: impl Fn(Field) -> Option<ColumnAliases>,
+        attributes: AttributeColumns,
+    ) -> Self {
         let standard = Self::default();
         Self {
             id: of(Field::Id).unwrap_or(standard.id),
@@ -193,6 +203,7 @@ impl ColumnNames {
             schema_version: of(Field::SchemaVersion),
             headers: of(Field::Headers),
             occurred_at: of(Field::OccurredAt),
+            attributes,
         }
     }
 
@@ -210,6 +221,11 @@ impl ColumnNames {
             Field::Headers => self.headers.as_ref(),
             Field::OccurredAt => self.occurred_at.as_ref(),
         }
+    }
+
+    /// The column names for a name in a template, which is a column if the field has none.
+    fn named_in_template(&self, name: &str) -> ColumnAliases {
+        self.resolve(name).unwrap_or_else(|| ColumnAliases(vec![name.to_owned()]))
     }
 
     /// The column names for a name in a template. The template may use a field's standard name or
@@ -231,8 +247,8 @@ impl ColumnNames {
     }
 }
 
-/// The columns picked out of a row: the fields, and further columns of the templates.
-pub(crate) const PLACES: usize = Field::ALL.len() + TEMPLATE_COLUMNS_MAX;
+/// The columns picked out of a row: the fields, and further columns of the templates and attributes.
+pub(crate) const PLACES: usize = Field::ALL.len() + TEMPLATE_COLUMNS_MAX + ATTRIBUTE_COLUMNS_MAX;
 
 /// The layout of one relation's rows, resolved once for each Relation message.
 #[derive(Debug)]
@@ -249,6 +265,8 @@ pub(crate) struct Layout {
     pub(crate) table: String,
     pub(crate) topic: Vec<Part>,
     pub(crate) ordering_key: Vec<Part>,
+    /// The places of the columns that become attributes, each with the name of its attribute.
+    pub(crate) attributes: Vec<(usize, String)>,
 }
 
 /// The conversion of the payload's text form into bytes.
@@ -320,10 +338,8 @@ impl Layout {
             type_of[field.place()] = relation.columns[index].type_oid;
         }
         let mut extra = Field::ALL.len();
-        let mut place_of = |name: &str, used_by| -> Result<usize, MissingColumn> {
-            let columns =
-                names.resolve(name).unwrap_or_else(|| ColumnAliases(vec![name.to_owned()]));
-            let index = index_of(&columns, used_by)?;
+        let mut place_of = |columns: &ColumnAliases, used_by| -> Result<usize, MissingColumn> {
+            let index = index_of(columns, used_by)?;
             if places[index] == nowhere {
                 places[index] = extra;
                 extra += 1;
@@ -333,12 +349,18 @@ impl Layout {
         let mut resolve = |template: &Template, used_by| -> Result<Vec<Part>, MissingColumn> {
             let part = |part: &Result<&str, &str>| match part {
                 Ok(literal) => Ok(Part::Literal((*literal).to_owned())),
-                Err(name) => place_of(name, used_by).map(Part::Place),
+                Err(name) => place_of(&names.named_in_template(name), used_by).map(Part::Place),
             };
             template.parts().iter().map(part).collect()
         };
         let topic = resolve(topic, ColumnUse::TopicTemplate)?;
         let ordering_key = resolve(ordering_key, ColumnUse::OrderingKey)?;
+        // Rows from before the column was added have no such value, and must not stop the relay.
+        let attribute = |(column, name): (&str, &str)| {
+            let columns = ColumnAliases(vec![column.to_owned()]);
+            Some((place_of(&columns, ColumnUse::Attribute).ok()?, name.to_owned()))
+        };
+        let attributes = names.attributes.iter().filter_map(attribute).collect();
         let is_timestamp = |type_oid| matches!(type_oid, oid::TIMESTAMPTZ | oid::TIMESTAMP);
         Ok(Self {
             relation_id: relation.id,
@@ -354,6 +376,7 @@ impl Layout {
             table,
             topic,
             ordering_key,
+            attributes,
         })
     }
 }

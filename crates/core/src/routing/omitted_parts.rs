@@ -67,7 +67,8 @@ impl LeftOut {
         }
         let is_attribute =
             |field: &Field| *field != Field::Payload && layout.fields[field.place()] == place;
-        if Field::ALL.iter().any(is_attribute) {
+        let is_column = |(own, _): &(usize, String)| *own == place;
+        if Field::ALL.iter().any(is_attribute) || layout.attributes.iter().any(is_column) {
             self.attributes = self.attributes.max(bytes);
         }
         if is_in(&layout.ordering_key) {

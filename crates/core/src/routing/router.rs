@@ -91,7 +91,7 @@ pub struct Routed<'a> {
     pub message: Message,
     /// The reason why the message can never be published, if there is one.
     pub fault: Option<Fault>,
-    /// Headers that were dropped because their names are reserved for the relay.
+    /// Headers that were dropped because only the relay writes attributes of that name.
     pub headers_left_out: usize,
     /// The event type of the row, empty if the row has none.
     pub event_type: &'a str,

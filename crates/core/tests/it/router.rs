@@ -7,8 +7,9 @@ use pgoutput_parser::{
     Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
 };
 use walrelay_core::{
-    AttributeStyle, ColumnAliases, ColumnNames, EditedMessages, Fault, IncompleteMessage, Message,
-    MessagePart, REQUEST_BYTES_MAX, Routed, Router, RouterConfig, SystemIdentifierMode, Template,
+    AttributeColumns, AttributeStyle, ColumnAliases, ColumnNames, EditedMessages, Fault,
+    IncompleteMessage, Message, MessagePart, REQUEST_BYTES_MAX, Routed, Router, RouterConfig,
+    SystemIdentifierMode, Template,
 };
 use walrelay_envelope::attribute;
 
@@ -207,6 +208,78 @@ fn numbers_of_headers_keep_every_digit() {
     ] {
         assert_eq!(attributes[name], value);
     }
+}
+
+#[test]
+fn a_column_is_an_attribute_unless_it_is_null_and_no_header_takes_its_name() {
+    let columns = AttributeColumns::parse("tenant_id,region:geo,id:key,trace:traceparent").unwrap();
+    let columns = ColumnNames { headers: named("headers"), attributes: columns, ..small() };
+    let mut table = Table::new(columns, "{region}");
+    let headers = Some(r#"{"geo": "forged", "tenant_id": "forged", "other": "o"}"#);
+    let mut row = |tenant| {
+        table.row(&[
+            ("id", Some("e-1")),
+            ("tenant_id", tenant),
+            ("region", Some("eu")),
+            ("trace", Some("00-1-2-01")),
+            ("payload", Some("x")),
+            ("headers", headers),
+        ])
+    };
+    let routed = row(Some(""));
+    assert_eq!((&routed.fault, routed.headers_left_out), (&None, 2));
+    assert_eq!(routed.message.ordering_key(), "eu");
+    let found = attributes(&routed);
+    for (name, value) in [
+        ("tenant_id", ""),
+        ("geo", "eu"),
+        ("key", "e-1"),
+        ("event_id", "e-1"),
+        ("other", "o"),
+        ("traceparent", "00-1-2-01"),
+        ("googclient_traceparent", "00-1-2-01"),
+    ] {
+        assert_eq!(found.get(name), Some(&value), "{name}: {found:?}");
+    }
+    let without = row(None);
+    assert_eq!(without.headers_left_out, 2);
+    assert_eq!(attributes(&without).get("tenant_id"), None);
+}
+
+#[test]
+fn a_value_that_is_too_long_for_an_attribute_makes_the_row_dead_as_a_header_does() {
+    let attributes = AttributeColumns::parse("notes:n").unwrap();
+    let mut table = Table::new(ColumnNames { attributes, ..small() }, "");
+    let long = "x".repeat(1_025);
+    let mut sent = |notes| {
+        table.sent(&[
+            ("id", TEXT, Column::Text(b"e-1")),
+            ("notes", TEXT, notes),
+            ("payload", TEXT, Column::Text(b"hello")),
+        ])
+    };
+    assert_eq!(sent(Column::Text(&long.as_bytes()[1..])).fault, None);
+    let limit = sent(Column::Text(long.as_bytes()));
+    let expected = "attribute \"n\" in bytes is 1025; pub/sub takes at most 1024";
+    assert_eq!(limit.fault.map(|fault| fault.to_string()).as_deref(), Some(expected));
+    let (parts, fault) = lacks(&sent(Column::TooLarge { bytes: 140_000_000 }));
+    assert_eq!(parts, [(MessagePart::Attributes, 140_000_000)]);
+    assert!(fault.contains("column \"notes\"") && fault.contains("takes 1024"), "{fault}");
+}
+
+#[test]
+fn a_row_from_before_the_column_of_an_attribute_was_added_has_no_such_attribute() {
+    let attributes_of = AttributeColumns::parse("tenant_id").unwrap();
+    let columns = ColumnNames { headers: named("headers"), attributes: attributes_of, ..small() };
+    let mut table = Table::new(columns, "");
+    let headers = Some(r#"{"tenant_id": "forged"}"#);
+    let before = [("id", Some("e-1")), ("payload", Some("x")), ("headers", headers)];
+    let routed = table.row(&before);
+    assert_eq!((&routed.fault, routed.headers_left_out), (&None, 1));
+    assert_eq!(attributes(&routed).get("tenant_id"), None);
+    let after =
+        [("id", Some("e-2")), ("payload", Some("x")), ("headers", None), ("tenant_id", Some("a"))];
+    assert_eq!(attributes(&table.row(&after))["tenant_id"], "a");
 }
 
 #[test]

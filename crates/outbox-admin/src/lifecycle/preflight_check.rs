@@ -72,8 +72,11 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
         let resolved = template.columns().filter_map(|name| columns.resolve(name));
         resolved.map(move |names| (names, used_by, ColumnRole::Required))
     });
+    let attributes = columns.attributes.iter();
+    let attributes = attributes
+        .map(|(name, _)| (ColumnAliases::parse(name), ColumnUse::Attribute, ColumnRole::Required));
     let mut expected: Vec<ExpectedColumn> = Vec::new();
-    for (names, used_by, role) in fields.chain(templates) {
+    for (names, used_by, role) in fields.chain(templates).chain(attributes) {
         let names: Vec<String> = names.iter().map(str::to_owned).collect();
         if expected.iter().all(|known| known.names != names) {
             expected.push(ExpectedColumn { names, used_by, role });

@@ -92,6 +92,25 @@ impl Checks<'_> {
         if let Some(payload) = &given.column_payload {
             columns.payload.clone_from(payload);
         }
+        if let Some(attributes) = &given.attribute_columns {
+            columns.attributes.clone_from(attributes);
+        }
+        self.check_attribute_columns();
+    }
+
+    /// Refuses columns that are published whole already, and whose values no attribute can hold.
+    fn check_attribute_columns(&mut self) {
+        let columns = &self.definition.columns;
+        let whole = [Some(&columns.payload), columns.headers.as_ref()];
+        let is_whole =
+            |name: &str| whole.into_iter().flatten().any(|it| it.iter().any(|one| one == name));
+        let refused = columns.attributes.iter().find(|(name, _)| is_whole(name));
+        if let Some((name, _)) = refused {
+            let allowed =
+                format!("other columns: {name} is published already, as payload or headers");
+            let value = columns.attributes.to_string();
+            self.wrong("attribute-columns", &value, allowed);
+        }
     }
 
     pub(crate) fn connect(&mut self, options: &ConnectionOptions) -> Option<ConnectConfig> {

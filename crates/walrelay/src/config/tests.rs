@@ -195,6 +195,20 @@ fn a_column_may_have_several_names() {
 }
 
 #[test]
+fn columns_become_attributes_under_names_that_are_free() {
+    let set = [("WALRELAY_ATTRIBUTE_COLUMNS", "tenant_id,region:geo")];
+    let columns = run_config(&[], &set).settings.relay.router.columns.attributes.to_string();
+    assert_eq!(columns, "tenant_id:tenant_id,region:geo");
+    let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
+    let cases = [("googclient_a", "Pub/Sub reserves"), ("payload:body", "is published already")];
+    for (columns, reason) in cases {
+        let refused = config(&["run", "--attribute-columns", columns], &given).unwrap_err();
+        let problems = texts(&refused);
+        assert!(problems[0].contains(columns) && problems[0].contains(reason), "{problems:?}");
+    }
+}
+
+#[test]
 fn a_wrong_value_is_reported_with_its_origin_and_what_is_allowed() {
     for (arguments, variables, expected) in [
         (

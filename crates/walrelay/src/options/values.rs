@@ -12,7 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pgoutput_parser::{Lsn, Position};
 use tracing_subscriber::filter::Targets;
 use walrelay_core::limits::is_topic_name;
-use walrelay_core::{ColumnAliases, Template, WalBudgetLimit};
+use walrelay_core::{AttributeColumns, ColumnAliases, Template, WalBudgetLimit};
 use walrelay_outbox_admin::archive::{ArchiveLocation, LocationError};
 use walrelay_pg_client::Secret;
 use walrelay_pubsub::Endpoint;
@@ -328,6 +328,16 @@ pub(crate) fn optional_column(text: &str) -> Parsed<OptionalColumn> {
     match text {
         "" => Ok(OptionalColumn(None)),
         text => column(text).map(|names| OptionalColumn(Some(names))),
+    }
+}
+
+/// Parses the columns that become attributes.
+pub(crate) fn attribute_columns(text: &str) -> Parsed<AttributeColumns> {
+    let columns = AttributeColumns::parse(text).map_err(|error| error.to_string())?;
+    let fits = columns.iter().all(|(column, _)| is_identifier(column));
+    match fits {
+        true => Ok(columns),
+        false => Err("names of columns of 1 to 63 bytes".to_owned()),
     }
 }
 

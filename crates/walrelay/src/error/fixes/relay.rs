@@ -49,6 +49,7 @@ const fn option_of(used_by: ColumnUse) -> &'static str {
         ColumnUse::Field(Field::OccurredAt) => "--column-occurred-at",
         ColumnUse::TopicTemplate => "--topic-template",
         ColumnUse::OrderingKey => "--ordering-key",
+        ColumnUse::Attribute => "--attribute-columns",
     }
 }
 
