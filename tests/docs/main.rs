@@ -49,6 +49,7 @@ const EMPTY: &[&str] = &[
     FIRST_CONSUMER,
     "docs/how-to/build/move-from-polling.md",
     "docs/how-to/operate/partitions.md",
+    "docs/how-to/operate/row-filter.md",
     "docs/how-to/deploy/schema.md",
     "migrations/README.md",
 ];

@@ -59,6 +59,7 @@ mod reset;
 mod reshard;
 mod restored_versions;
 mod retention;
+mod row_filters;
 mod row_level_security;
 mod schemas;
 mod server_limits;

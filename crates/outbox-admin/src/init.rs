@@ -12,6 +12,8 @@ mod rows_guard;
 mod slot_guard;
 pub(crate) mod unstreamed_guard;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tokio_postgres::Client;
 use walrelay_core::ColumnNames;
@@ -187,7 +189,7 @@ fn publication_step(options: &InitOptions) -> InitStep {
     let definition = Definition::of(&options.outbox, &options.columns);
     let (publication, slot) = (&options.outbox.publication, &definition.slot);
     let statements = [
-        publication_sql(options, &slot_guard::not_older(&options.outbox)),
+        publication_sql(options, &slot_guard::not_older(&options.outbox), &BTreeMap::new()),
         definition.record_sql(),
         note_added_sql(&options.outbox),
     ];
@@ -311,14 +313,19 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Admi
 /// table it is needed, because rows would otherwise arrive under the partitions' names, which
 /// nobody has configured.
 ///
-/// `before_creation` runs before the publication is created.
-fn publication_sql(options: &InitOptions, before_creation: &str) -> String {
+/// `before_creation` runs before the publication is created. `row_filters` are those of tables without
+/// shards, by the quoted name of the table.
+fn publication_sql(
+    options: &InitOptions,
+    before_creation: &str,
+    row_filters: &BTreeMap<String, String>,
+) -> String {
     let Outbox { publication, tables, shard, .. } = &options.outbox;
     let literal = quote_literal(publication);
     let key = options.shard_key.as_ref().filter(|_| !shard.is_whole());
     let (filters, create, add) = match key {
         Some(key) => filtered(options, key),
-        None => plain(options),
+        None => plain(options, row_filters),
     };
     let is_guarded = options.earlier_rows == EarlierRows::Refuse && !before_creation.is_empty();
     let additions: String = tables
@@ -366,9 +373,9 @@ $walrelay$;",
 }
 
 /// Returns SQL that creates the publication of an outbox without shards, or adds missing tables,
-/// for a slot that is created next.
-pub(crate) fn restoring_sql(outbox: &Outbox) -> String {
-    publication_sql(&InitOptions::new(outbox.clone()), "")
+/// for a slot that is created next. The tables have these row filters.
+pub(crate) fn restoring_sql(outbox: &Outbox, row_filters: &BTreeMap<String, String>) -> String {
+    publication_sql(&InitOptions::new(outbox.clone()), "", row_filters)
 }
 
 /// A null would make the whole statement null, and the server's error would not explain it.
@@ -381,14 +388,21 @@ const PUBLISHED: &str = "WITH (publish = 'insert', publish_via_partition_root = 
 
 /// Returns the parts of a publication of whole tables: no declarations, the creation, and how to
 /// add each table.
-fn plain(options: &InitOptions) -> (String, String, Vec<String>) {
+fn plain(
+    options: &InitOptions,
+    row_filters: &BTreeMap<String, String>,
+) -> (String, String, Vec<String>) {
     let Outbox { publication, tables, .. } = &options.outbox;
     let name = quote_identifier(publication);
     // Without ONLY, the server would add the inheritance children of a table.
-    let listed: Vec<String> = tables.iter().map(|table| format!("ONLY {table}")).collect();
-    let listed = listed.join(", ");
+    let entry = |table: &QualifiedName| match row_filters.get(&table.to_string()) {
+        Some(row_filter) => format!("ONLY {table} WHERE ({row_filter})"),
+        None => format!("ONLY {table}"),
+    };
+    let entries: Vec<String> = tables.iter().map(entry).collect();
+    let listed = entries.join(", ");
     let create = format!("CREATE PUBLICATION {name} FOR TABLE {listed}\n      {PUBLISHED}");
-    let add = tables.iter().map(|table| format!("ALTER PUBLICATION {name} ADD TABLE ONLY {table}"));
+    let add = entries.iter().map(|entry| format!("ALTER PUBLICATION {name} ADD TABLE {entry}"));
     (String::new(), create, add.collect())
 }
 
@@ -467,7 +481,7 @@ BEGIN
            (SELECT jsonb_build_object(
                      'name', p.pubname, 'system', (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
                      'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
-                     'tables', {IDENTITIES})
+                     'tables', {IDENTITIES}, 'filters', {ROW_FILTERS})
               FROM {published}
              GROUP BY p.oid, p.pubname)
       FROM ({slot_with_oldest}) AS slot
@@ -484,7 +498,11 @@ $walrelay$;"
 const IDENTITIES: &str = "jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
                                                 format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin))";
 
-/// Returns the relations that [`IDENTITIES`] reads.
+/// SQL for the row filters of a publication by table, so that a recovery can restore them.
+const ROW_FILTERS: &str = "coalesce(jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
+                                       pg_get_expr(r.prqual, r.prrelid)) FILTER (WHERE r.prqual IS NOT NULL), '{}')";
+
+/// Returns the relations that [`IDENTITIES`] and [`ROW_FILTERS`] read.
 fn published_tables(outbox: &Outbox) -> String {
     // spliced: the names of the publication and its tables, in a script without parameters.
     format!(

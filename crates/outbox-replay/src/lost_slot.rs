@@ -11,6 +11,7 @@ use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotError, SlotState, read_slot};
 
 use crate::admin_error::AdminError;
+use crate::rows::row_filter::read_row_filter;
 use crate::unconfirmed::{count_unsettled_rows, unconfirmed_transactions};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -253,15 +254,18 @@ async fn system_identifier(client: &Client) -> Result<String, AdminError> {
     Ok(row.await.map_err(AdminError::sql("read the system identifier"))?.get("id"))
 }
 
-/// Counts the rows of each table that may be lost with the slot, rather too many than too few.
+/// Counts the rows of each table that may be lost with the slot, rather too many than too few. Rows
+/// that the row filter of the publication leaves out are none of them.
 pub async fn rows_at_risk(
     client: &Client,
-    tables: &[QualifiedName],
+    outbox: &Outbox,
     settled: &SettledRecord,
 ) -> Result<Vec<(QualifiedName, u64)>, AdminError> {
-    let mut counted = Vec::with_capacity(tables.len());
-    for table in tables {
-        counted.push((table.clone(), count_unsettled_rows(client, table, settled.xid).await?));
+    let mut counted = Vec::with_capacity(outbox.tables.len());
+    for table in &outbox.tables {
+        let filter = read_row_filter(client, outbox, table).await?;
+        let of_table = (table, filter.as_deref());
+        counted.push((table.clone(), count_unsettled_rows(client, of_table, settled.xid).await?));
     }
     Ok(counted)
 }

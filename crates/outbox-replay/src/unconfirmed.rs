@@ -44,7 +44,8 @@ pub async fn unconfirmed_transactions(
     Ok(transactions.collect())
 }
 
-/// Counts rows of `table` whose transaction is not known to be settled: not below `settled_xid`.
+/// Counts rows of a table whose transaction is not known to be settled: not below `settled_xid`.
+/// With a row filter, which is SQL about a row, only rows that are published.
 /// The count includes every unpublished row, and perhaps some published rows.
 ///
 /// # Errors
@@ -52,14 +53,17 @@ pub async fn unconfirmed_transactions(
 /// The table cannot be read, or its rows are hidden.
 pub async fn count_unsettled_rows(
     client: &Client,
-    table: &QualifiedName,
+    (table, row_filter): (&QualifiedName, Option<&str>),
     settled_xid: u64,
 ) -> Result<u64, AdminError> {
     refuse_hidden_rows(client, std::slice::from_ref(table), TableAccess::Read).await?;
     let is_own = own_rows_sql(table, "t");
     let is_unsettled = is_unsettled_sql("t.xmin", "$1::text::xid8");
-    // spliced: the table.
-    let sql = format!("SELECT count(*) AS rows FROM {table} t WHERE {is_unsettled} AND {is_own}");
+    let is_published = row_filter.unwrap_or("true");
+    // spliced: the table and its row filter.
+    let sql = format!(
+        "SELECT count(*) AS rows FROM {table} t WHERE {is_unsettled} AND {is_own} AND ({is_published})"
+    );
     let row = client
         .query_typed_one(&sql, &[(&settled_xid.to_string(), Type::TEXT)])
         .await

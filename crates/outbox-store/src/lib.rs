@@ -34,7 +34,9 @@ pub use migrations::{
     relay_tables,
 };
 pub use outbox::{Outbox, read_table_ids};
-pub use publication_watch::{PublicationCheck, PublicationWatch, read_publication_gap};
+pub use publication_watch::{
+    PublicationCheck, PublicationWatch, read_publication_gap, read_recorded_row_filters,
+};
 pub use relay_condition::{Condition, Reason, ReasonKind, StoredCondition};
 pub use relay_row::{
     Horizon, PublishedRows, RelayRow, RelayRowOwner, RelayRowWritten, SLOT_WITH_OLDEST,

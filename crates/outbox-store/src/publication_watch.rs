@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use pgoutput_parser::Lsn;
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use walrelay_errors::Code;
@@ -244,6 +244,20 @@ pub async fn read_publication_gap(
         }
     }
     Ok(None)
+}
+
+/// Returns the row filters that the publication had when it was last recorded for this slot, by the
+/// quoted name of the table.
+pub async fn read_recorded_row_filters(
+    client: &Client,
+    slot: &str,
+    publication: &str,
+) -> Result<BTreeMap<String, String>, StoreError> {
+    let sql = sql!("publication_watch.sql", "row_filters");
+    let of = [(&slot as &(dyn ToSql + Sync), Type::TEXT), (&publication, Type::TEXT)];
+    let rows = client.query_typed(sql, &of).await;
+    let rows = rows.map_err(StoreError::sql("read the row filters on record"))?;
+    Ok(rows.iter().map(|row| (row.get("name"), row.get("row_filter"))).collect())
 }
 
 /// Returns whether the table may have rows that are not settled.

@@ -43,12 +43,25 @@ SELECT wanted.schema || '.' || wanted.name AS name, format('%I.%I', wanted.schem
 -- name: note
 WITH noted AS (
   SELECT r.slot, jsonb_build_object('name', $2::text, 'system', r.system_identifier, 'database', d.oid::text,
-                                    'tables', $3::text::jsonb) AS publication
-    FROM public.app_outbox_relay AS r, pg_catalog.pg_database AS d
+                                    'tables', $3::text::jsonb, 'filters', filters.of_tables) AS publication
+    FROM public.app_outbox_relay AS r, pg_catalog.pg_database AS d,
+         (SELECT coalesce(jsonb_object_agg(format('%I.%I', n.nspname, c.relname), pg_get_expr(l.prqual, l.prrelid)),
+                          '{}') AS of_tables
+            FROM pg_catalog.pg_publication AS p
+            JOIN pg_catalog.pg_publication_rel AS l ON l.prpubid = p.oid
+            JOIN pg_catalog.pg_class AS c ON c.oid = l.prrelid
+            JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+           WHERE p.pubname = $2::text AND l.prqual IS NOT NULL) AS filters
    WHERE r.slot = $1 AND d.datname = current_database())
 UPDATE public.app_outbox_relay AS r SET publication = noted.publication
   FROM noted
  WHERE r.slot = noted.slot AND r.publication IS DISTINCT FROM noted.publication
+
+-- name: row_filters
+SELECT t.key AS name, t.value AS row_filter
+  FROM public.app_outbox_relay AS r
+ CROSS JOIN LATERAL jsonb_each_text(r.publication -> 'filters') AS t
+ WHERE r.slot = $1 AND r.publication ->> 'name' = $2
 
 -- name: gaps
 SELECT noted.publication, noted.name, noted.settled_xid::text AS settled_xid,

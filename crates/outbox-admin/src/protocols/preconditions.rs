@@ -6,7 +6,8 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::Type;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::{
-    AdminError, Reset, SlotOperation, describe_unfinished, read_loss, read_operation, recovery,
+    AdminError, Reset, SlotOperation, describe_unfinished, read_loss, read_operation,
+    read_row_filter, recovery,
 };
 use walrelay_outbox_store::{
     Outbox, Shard, first_position_after, position_at, read_recorded_system_identifier,
@@ -178,8 +179,9 @@ pub(super) async fn reset_cancelled(
     }
 }
 
-/// Counts the rows that a first slot would not stream. Returns no table if the slot exists or is on
-/// record, or if the role may not read the rows.
+/// Counts the rows that a first slot would not stream, without those that the row filter of the
+/// publication leaves out. Returns no table if the slot exists or is on record, or if the role may
+/// not read the rows.
 pub(super) async fn count_earlier_rows(
     client: &SqlClient,
     outbox: &Outbox,
@@ -193,9 +195,12 @@ pub(super) async fn count_earlier_rows(
         if !may_read(client, &name).await? {
             continue;
         }
-        // spliced: the name of the table.
         let is_own = own_rows_sql(table, "t");
-        let counting = format!("SELECT count(*) AS rows FROM {table} t WHERE {is_own}");
+        let filter = read_row_filter(client, outbox, table).await?;
+        let is_published = filter.as_deref().unwrap_or("true");
+        // spliced: the name of the table, and its row filter.
+        let counting =
+            format!("SELECT count(*) AS rows FROM {table} t WHERE {is_own} AND ({is_published})");
         let row = client.query_typed_one(&counting, &[]).await;
         let row = row.map_err(SqlError::sql("count the rows of the outbox"))?;
         let rows = u64::try_from(row.get::<_, i64>("rows")).unwrap_or_default();

@@ -16,14 +16,17 @@ use pgoutput_parser::Lsn;
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use walrelay_errors::Chain;
-use walrelay_outbox_replay::{AdminError, Resharding, existing_slot, take_operation};
+use walrelay_errors::{Chain, Code};
+use walrelay_outbox_replay::{
+    AdminError, Resharding, existing_slot, read_row_filter, take_operation,
+};
 use walrelay_outbox_store::{
     Outbox, PublicationWatch, Shard, delete_relay_row, read_recorded_system_identifier,
     take_relay_row,
 };
-use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
+use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError, quote_identifier};
 use walrelay_pg_replication::{Failover, drop_publication, read_server_identity, read_slot};
+use walrelay_relay::error::RelayError;
 use walrelay_relay::failpoint;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::settings::{Settings, Until};
@@ -208,8 +211,28 @@ async fn check_preconditions<O: Operator>(
     for Outbox { slot, .. } in &change.old {
         existing_slot(client, slot).await?;
     }
+    for outbox in change.old.iter().filter(|outbox| outbox.shard.is_whole()) {
+        refuse_row_filter(client, outbox).await?;
+    }
     let facts = Facts::of_shards(client, &change.old).await?;
     facts.refuse(client, Wanted::ChangeShards).await
+}
+
+/// Refuses row filters of the operator. The publications of shards have filters of their own, so rows
+/// that are left out today would be published.
+async fn refuse_row_filter(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
+    for table in &outbox.tables {
+        if let Some(filter) = read_row_filter(client, outbox, table).await? {
+            let name = quote_identifier(&outbox.publication);
+            let summary = format!(
+                "publication {name} has the row filter {filter} on {table}, and those of shards replace it (fix: stop the \
+                 relay when it has caught up, and remove the filter: ALTER PUBLICATION {name} SET TABLE ONLY {table})"
+            );
+            let code = Code::PublicationUnsuitable;
+            return Err(RelayError::Setup { code, summary }.into());
+        }
+    }
+    Ok(())
 }
 
 fn slots(outboxes: &[Outbox]) -> Vec<String> {

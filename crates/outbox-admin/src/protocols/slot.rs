@@ -10,7 +10,8 @@ use walrelay_outbox_replay::{
     recovery, rows_at_risk, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
-    Outbox, delete_relay_row, read_anchors, read_publication_gap, read_relay_row,
+    Outbox, delete_relay_row, read_anchors, read_publication_gap, read_recorded_row_filters,
+    read_relay_row,
 };
 use walrelay_pg_client::{QualifiedName, ServerErrorKind, SqlClient, SqlError};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_publication, read_slot};
@@ -143,7 +144,8 @@ async fn unsettled_rows(
 ) -> Result<u64, ProtocolError> {
     let mut rows = 0;
     for table in tables {
-        rows += count_unsettled_rows(client, table, settled_xid).await?;
+        // The row filter may be younger than the rows, and the count must not be too small.
+        rows += count_unsettled_rows(client, (table, None), settled_xid).await?;
     }
     Ok(rows)
 }
@@ -217,7 +219,8 @@ pub async fn recover<O: Operator>(
 }
 
 /// Creates the recorded publication again if it was dropped, and adds missing tables, before the new
-/// slot is created. The row filters of a shard need the key of the shards, which is not known here.
+/// slot is created. They have their row filters on record, or rows would be published that never
+/// were. The row filters of a shard need the key of the shards, which is not known here.
 async fn restore_publication(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
     let Outbox { publication, tables, shard, .. } = outbox;
     let found = read_publication(client, publication).await?;
@@ -225,7 +228,8 @@ async fn restore_publication(client: &SqlClient, outbox: &Outbox) -> Result<(), 
     if is_complete || !shard.is_whole() {
         return Ok(());
     }
-    let restored = client.batch_execute(&restoring_sql(outbox)).await;
+    let row_filters = read_recorded_row_filters(client, &outbox.slot, publication).await?;
+    let restored = client.batch_execute(&restoring_sql(outbox, &row_filters)).await;
     Ok(restored.map_err(SqlError::sql(format!("create publication {publication} again")))?)
 }
 
@@ -238,7 +242,7 @@ async fn recovery_change(
     let settled = read_settled(client, &outbox.slot).await?;
     let rows = match (settled, since) {
         (Some(settled), None) => {
-            let counted = rows_at_risk(client, &outbox.tables, &settled).await?;
+            let counted = rows_at_risk(client, outbox, &settled).await?;
             let counted = counted.into_iter();
             Some(
                 counted.map(|(table, rows)| TableRows { table: table.to_string(), rows }).collect(),
