@@ -10,6 +10,7 @@ mod backfill;
 mod check;
 mod columns;
 mod consuming;
+mod cut_over;
 mod dedupe;
 mod definition;
 mod demo;

@@ -402,7 +402,7 @@ fn plain(
     let entries: Vec<String> = tables.iter().map(entry).collect();
     let listed = entries.join(", ");
     let create = format!("CREATE PUBLICATION {name} FOR TABLE {listed}\n      {PUBLISHED}");
-    let add = entries.iter().map(|entry| format!("ALTER PUBLICATION {name} ADD TABLE {entry}"));
+    let add = entries.iter().map(|one| format!("ALTER PUBLICATION {name} ADD TABLE {one}"));
     (String::new(), create, add.collect())
 }
 

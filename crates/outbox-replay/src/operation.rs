@@ -38,8 +38,8 @@ pub struct SlotRecovery {
     /// Whether the lost slot was a failover slot.
     pub failover: Failover,
     pub bound: SettledBound,
-    /// Column that is null in unpublished rows. Only these rows are published from the table.
-    pub unpublished_column: Option<String>,
+    /// SQL about a row that is true for unpublished rows. Only these rows are published from the table.
+    pub unpublished_where: Option<String>,
     /// The slots that were created for the recovery and whose rows are not settled. The last one is
     /// the current slot. Each fixes the rows that it does not stream.
     pub parts: Vec<SlotSnapshot>,
@@ -213,7 +213,7 @@ pub async fn read_operation(
                     id,
                     failover,
                     bound,
-                    unpublished_column: text("unpublished_column"),
+                    unpublished_where: text("unpublished_where"),
                     parts: parts_of(&row),
                     settled_snapshot: text("settled_snapshot"),
                 })
@@ -388,7 +388,7 @@ pub async fn begin_backfill(
                 (&timeline_column(timeline)?, Type::INT4),
                 (&bound, Type::TEXT),
                 (&since, Type::TIMESTAMPTZ),
-                (&recovery.unpublished_column, Type::TEXT),
+                (&recovery.unpublished_where, Type::TEXT),
             ],
         )
         .await

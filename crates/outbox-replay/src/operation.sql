@@ -3,7 +3,7 @@ SELECT operation ->> 'kind' AS kind, operation ->> 'anchor_slot' AS anchor_slot,
        (operation ->> 'target')::pg_lsn AS target,
        coalesce((operation ->> 'failover')::bool, false) AS failover,
        coalesce((operation ->> 'include_dead')::bool, false) AS include_dead,
-       operation ->> 'bound' AS bound, operation ->> 'unpublished_column' AS unpublished_column,
+       operation ->> 'bound' AS bound, operation ->> 'unpublished_where' AS unpublished_where,
        (operation ->> 'since')::timestamptz AS since,
        operation ->> 'system_identifier' AS system_identifier,
        (operation ->> 'version')::int AS version, operation ->> 'id' AS id,
@@ -30,7 +30,7 @@ INSERT INTO public.app_outbox_relay
        (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, failover, operation)
 VALUES ($1, $4, $5, 2, '0/0', '3', $3,
         jsonb_build_object('kind', 'recovery', 'id', $2::text, 'failover', $3::bool,
-                           'bound', $6::text, 'since', $7::timestamptz, 'unpublished_column', $8::text,
+                           'bound', $6::text, 'since', $7::timestamptz, 'unpublished_where', $8::text,
                            'begun_at', now()))
 ON CONFLICT (slot) DO NOTHING
 

@@ -44,7 +44,7 @@ pub use prune::{PruneOrder, PrunedTable, prune};
 pub use release::{Released, ReleasedSlot, release};
 pub use reset::{ResetOrder, ResetResult, reset};
 pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};
-pub use set_up::{ExistingRows, set_up};
+pub use set_up::{AnsweredRows, ExistingRows, Unpublished, set_up};
 pub use skipped_rows::SkippedRows;
 pub use slot::{DroppedSlot, Recovered, drop_checked, recover};
 pub use table_columns::{column_of, time_column_of};

@@ -15,6 +15,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::protocol_error::ProtocolError;
 use super::routes::InvalidTopicRows;
+use super::set_up::AnsweredRows;
 use super::skipped_rows::SkippedRows;
 use super::table_rows::TableRows;
 use crate::preflight::TimeWarning;
@@ -65,6 +66,9 @@ pub enum Step {
     EncodingUnchecked { database: String },
     /// The objects of the outbox exist. The column of the event's time has a problem.
     TimeColumn(TimeWarning),
+    /// The other publisher may have set this column in rows that it failed to publish, because the
+    /// table has these columns.
+    MayHaveFailedRows { table: String, column: String, columns: Vec<String> },
     /// Pub/Sub refuses the name of a topic, with this error.
     TopicRefused(String),
     /// The outbox is empty, so its topics are unknown.
@@ -81,8 +85,9 @@ pub enum Step {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum Change {
-    /// Never publishes rows in which the column is set, because another publisher has done so.
-    TakeAsPublished { column: String, rows: Vec<TableRows> },
+    /// Publishes the rows for which the condition is true, and never the others, because another
+    /// publisher has done so.
+    TakeAsPublished { condition: String, rows: Vec<AnsweredRows> },
     /// Replaces the slots of the outbox by others.
     Reshard { new: Vec<String>, old: Vec<String> },
     /// Drops the slots that a cancelled change of the shard count has created.

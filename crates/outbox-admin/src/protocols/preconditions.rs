@@ -14,8 +14,8 @@ use walrelay_outbox_store::{
     read_relay_row, relay_tables,
 };
 use walrelay_pg_client::{
-    QualifiedName, ServerErrorKind, SqlClient, SqlError, TableAccess, own_rows_sql, own_table,
-    quote_identifier, refuse_hidden_rows, sql,
+    ServerErrorKind, SqlClient, SqlError, TableAccess, own_rows_sql, own_table, refuse_hidden_rows,
+    sql,
 };
 use walrelay_pg_replication::read_slot;
 
@@ -211,56 +211,6 @@ pub(super) async fn count_earlier_rows(
     Ok(counted)
 }
 
-/// Refuses a column that is missing, or never null.
-fn refuse_unless_nullable(
-    can_be_null: Option<bool>,
-    table: String,
-    column: String,
-) -> Result<(), ProtocolError> {
-    match can_be_null {
-        Some(true) => Ok(()),
-        Some(false) => Err(ProtocolError::UnpublishedColumnNeverNull { table, column }),
-        None => Err(ProtocolError::UnpublishedColumnMissing { table, column }),
-    }
-}
-
-/// Counts the rows that another publisher has published: those in which this column is not null.
-/// Refuses a column that is never null, because it marks no row as unpublished. Tables that the
-/// role may not read, or that do not exist yet, have no rows here.
-pub(super) async fn count_published_rows(
-    client: &SqlClient,
-    tables: &[QualifiedName],
-    column: &str,
-) -> Result<Vec<TableRows>, ProtocolError> {
-    const FAILED: &str = "count the published rows of the outbox";
-    let mut counted = Vec::new();
-    for table in tables {
-        let name = table.to_string();
-        if !may_read(client, &name).await? {
-            continue;
-        }
-        let sql = sql!("preconditions.sql", "can_be_null");
-        let found =
-            client.query_typed_opt(sql, &[(&name, Type::TEXT), (&column, Type::TEXT)]).await;
-        let found = found.map_err(SqlError::sql(FAILED))?;
-        let can_be_null = found.map(|row| row.get::<_, bool>("can_be_null"));
-        refuse_unless_nullable(can_be_null, name.clone(), column.to_owned())?;
-        // spliced: names of the table and its column.
-        let counting = format!(
-            "SELECT count(*) AS rows FROM {table} AS o WHERE o.{} IS NOT NULL AND {}",
-            quote_identifier(column),
-            own_rows_sql(table, "o")
-        );
-        let row = client.query_typed_one(&counting, &[]).await;
-        let row = row.map_err(SqlError::sql(FAILED))?;
-        let rows = u64::try_from(row.get::<_, i64>("rows")).unwrap_or_default();
-        if rows > 0 {
-            counted.push(TableRows { table: name, rows });
-        }
-    }
-    Ok(counted)
-}
-
 /// Returns whether the slot neither exists nor is on record.
 pub(super) async fn is_new_slot(client: &SqlClient, outbox: &Outbox) -> Result<bool, AdminError> {
     let slot = &outbox.slot;
@@ -291,7 +241,7 @@ pub(super) async fn may_read_rows(client: &SqlClient, outbox: &Outbox) -> Result
 }
 
 /// Returns whether the role may read the table. A table that does not exist cannot be read.
-async fn may_read(client: &SqlClient, table: &String) -> Result<bool, AdminError> {
+pub(super) async fn may_read(client: &SqlClient, table: &String) -> Result<bool, AdminError> {
     let sql = sql!("preconditions.sql", "may_read");
     let row = client.query_typed_one(sql, &[(table, Type::TEXT)]).await;
     Ok(row.map_err(SqlError::sql("look for the outbox"))?.get("may_read"))

@@ -117,6 +117,9 @@ pub enum ProtocolError {
     UnpublishedColumnMissing { table: String, column: String },
     #[error("column {column:?} of {table} is never null, so no row would count as unpublished")]
     UnpublishedColumnNeverNull { table: String, column: String },
+    /// Postgres refuses the condition as that of an index.
+    #[error("the condition for unpublished rows is refused: {problem}")]
+    ConditionRefused { problem: String },
     /// Rows could not be archived. None of them was deleted.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
@@ -181,6 +184,7 @@ impl Coded for ProtocolError {
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
             Self::Archive(error) => error.code(),
             Self::EarlierRows { .. } => Code::ExistingRowsUndecided,
+            Self::ConditionRefused { .. } => Code::ConfigurationInvalid,
             Self::UnpublishedColumnMissing { .. } | Self::UnpublishedColumnNeverNull { .. } => {
                 Code::UnpublishedColumnMissing
             }

@@ -12,13 +12,15 @@ use walrelay_outbox_replay::{
     take_operation,
 };
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_recorded_system_identifier};
-use walrelay_pg_client::{SqlClient, SqlError, read_columns};
+use walrelay_pg_client::{QualifiedName, SqlClient, SqlError, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 
+pub use self::unpublished_rows::{AnsweredRows, Unpublished};
+use self::unpublished_rows::{columns_of_failures, count_answers};
 use super::operator::{AdminSession, Change, Operator, Step};
 use super::preconditions::{
-    count_earlier_rows, count_published_rows, count_unpublished_rows, is_new_slot, may_read_rows,
-    refuse_other_wal_level, unfinished_operation,
+    count_earlier_rows, count_unpublished_rows, is_new_slot, may_read_rows, refuse_other_wal_level,
+    unfinished_operation,
 };
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
@@ -26,6 +28,8 @@ use crate::init::{
     EarlierRows, InitOptions, InitReport, SlotCreation, define, init, refuse_other_number,
 };
 use crate::preflight::time_warnings;
+
+mod unpublished_rows;
 
 /// The treatment of rows that are in the table before the slot exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,10 +40,7 @@ pub enum ExistingRows {
     /// The relay publishes them before every row that the slot streams.
     Published,
     /// The relay publishes those that another publisher has not published yet.
-    Unpublished {
-        /// Column that is null in unpublished rows.
-        column: String,
-    },
+    Unpublished(Unpublished),
 }
 
 /// Sets up the outbox: each shard, or the unsharded outbox. Reports each object once.
@@ -61,11 +62,13 @@ pub async fn set_up<O: Operator>(
     if let Some(first) = outboxes.first() {
         refuse_other_number(session.client, first).await?;
     }
+    let mut condition = None;
     match existing_rows {
         ExistingRows::Left => refuse_undecided_rows(session, shards).await?,
         ExistingRows::Published => {}
-        ExistingRows::Unpublished { column } => {
-            if !may_take_as_published(session, shards, column).await? {
+        ExistingRows::Unpublished(unpublished) => {
+            condition = agreed_condition(session, shards, unpublished).await?;
+            if condition.is_none() {
                 return Ok(None);
             }
         }
@@ -73,7 +76,7 @@ pub async fn set_up<O: Operator>(
     let mut done = InitReport::default();
     for options in shards {
         let mut set_up = SlotSetUp { session, options, done };
-        set_up.run(existing_rows, columns).await?;
+        set_up.run((existing_rows, condition.as_deref()), columns).await?;
         done = set_up.done;
     }
     if let Some(database) = read_unchecked_database(session.client).await? {
@@ -87,27 +90,50 @@ pub async fn set_up<O: Operator>(
     Ok(Some(done))
 }
 
-/// Asks before the rows that another publisher has marked are left unpublished. Does not ask again
-/// once the backfill has begun.
-async fn may_take_as_published<O: Operator>(
+/// Returns the condition for rows that another publisher has not published, once the operator has
+/// seen the numbers of rows and agreed. Does not ask again once the backfill has begun.
+async fn agreed_condition<O: Operator>(
     session: &AdminSession<'_, O>,
     shards: &[InitOptions],
-    column: &str,
-) -> Result<bool, ProtocolError> {
+    unpublished: &Unpublished,
+) -> Result<Option<String>, ProtocolError> {
     let client = session.client;
-    for Outbox { slot, tables, .. } in shards.iter().map(|options| &options.outbox) {
+    // All shards share the tables.
+    let tables = shards.first().map_or(&[][..], |options| &options.outbox.tables);
+    let condition = unpublished.condition(client, tables).await?;
+    for outbox in shards.iter().map(|options| &options.outbox) {
+        let slot = &outbox.slot;
         if is_backfill_begun(client, slot).await? || read_slot(client, slot).await?.is_some() {
             continue;
         }
-        // All shards share the tables.
-        let rows = count_published_rows(client, tables, column).await?;
-        let column = column.to_owned();
-        return match rows.is_empty() {
-            true => Ok(true),
-            false => session.agree(async || Ok(Change::TakeAsPublished { column, rows })).await,
-        };
+        if let Unpublished::Column(column) = unpublished {
+            warn_of_failures(session, tables, column).await?;
+        }
+        let rows = count_answers(client, outbox, &condition).await?;
+        if rows.iter().all(AnsweredRows::is_empty) {
+            return Ok(Some(condition));
+        }
+        let change = Change::TakeAsPublished { condition: condition.clone(), rows };
+        let is_agreed = session.agree(async || Ok(change)).await?;
+        return Ok(is_agreed.then_some(condition));
     }
-    Ok(true)
+    Ok(Some(condition))
+}
+
+/// Warns if another publisher may have set the column in rows that it failed to publish.
+async fn warn_of_failures<O: Operator>(
+    session: &AdminSession<'_, O>,
+    tables: &[QualifiedName],
+    column: &str,
+) -> Result<(), ProtocolError> {
+    for table in tables {
+        let columns = columns_of_failures(session.client, table).await?;
+        if !columns.is_empty() {
+            let (table, column) = (table.to_string(), column.to_owned());
+            session.report(&Step::MayHaveFailedRows { table, column, columns })?;
+        }
+    }
+    Ok(())
 }
 
 /// Locks the set-up against other processes until the session ends. A second process would take the
@@ -164,7 +190,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
 
     async fn run(
         &mut self,
-        existing_rows: &ExistingRows,
+        (existing_rows, condition): (&ExistingRows, Option<&str>),
         columns: &ColumnNames,
     ) -> Result<(), ProtocolError> {
         self.end_operation().await?;
@@ -173,7 +199,13 @@ impl<O: Operator> SlotSetUp<'_, O> {
             ExistingRows::Left if self.is_first().await? => self.create_first(columns).await,
             ExistingRows::Left => self.create_all(SlotCreation::Slot).await,
             ExistingRows::Published => self.backfill(None, columns).await,
-            ExistingRows::Unpublished { column } => self.backfill(Some(column), columns).await,
+            ExistingRows::Unpublished(Unpublished::Column(column)) => {
+                self.check_unpublished_column(column).await?;
+                self.backfill(condition, columns).await
+            }
+            ExistingRows::Unpublished(Unpublished::Where(_)) => {
+                self.backfill(condition, columns).await
+            }
         }
     }
 
@@ -330,7 +362,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
     /// backfill, this run only does the missing steps.
     async fn backfill(
         &mut self,
-        unpublished_column: Option<&str>,
+        unpublished_where: Option<&str>,
         columns: &ColumnNames,
     ) -> Result<(), ProtocolError> {
         let Self { session, options, .. } = *self;
@@ -341,9 +373,8 @@ impl<O: Operator> SlotSetUp<'_, O> {
         }
         self.create_all(SlotCreation::AllButSlot).await?;
         if !is_begun {
-            self.check_unpublished_column(unpublished_column).await?;
-            let column = unpublished_column.map(ToOwned::to_owned);
-            recovery::begin_first(client, &options.outbox, options.failover, column).await?;
+            let condition = unpublished_where.map(ToOwned::to_owned);
+            recovery::begin_first(client, &options.outbox, options.failover, condition).await?;
         }
         let Outcome::Pending(operation) = session.finish_operation(slot).await? else {
             return session.report(&Step::BackfillDone);
@@ -353,9 +384,9 @@ impl<O: Operator> SlotSetUp<'_, O> {
         session.report(&Step::RowsLeftToRelay { slot, operation, rows, is_earlier: is_begun })
     }
 
-    /// Checks that each outbox table has the column that is null in unpublished rows.
-    async fn check_unpublished_column(&self, column: Option<&str>) -> Result<(), ProtocolError> {
-        let Some(column) = column else { return Ok(()) };
+    /// Checks that each outbox table has the column that is null in unpublished rows, also those that
+    /// did not exist before.
+    async fn check_unpublished_column(&self, column: &str) -> Result<(), ProtocolError> {
         for table in &self.options.outbox.tables {
             let (_, columns) = read_columns(self.session.client, table).await?;
             if !columns.iter().any(|found| found.name == column) {

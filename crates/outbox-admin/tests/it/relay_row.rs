@@ -281,7 +281,7 @@ async fn rows_that_another_server_recorded_are_before_every_position_of_this_one
         id: "1".to_owned(),
         failover: Failover::No,
         bound: SettledBound::Since(std::time::SystemTime::now()),
-        unpublished_column: None,
+        unpublished_where: None,
         parts: Vec::new(),
         settled_snapshot: None,
     };
@@ -309,7 +309,7 @@ async fn the_horizon_stays_until_the_last_part_of_a_recovery_is_finished() {
         id: "1".to_owned(),
         failover: Failover::No,
         bound: SettledBound::Horizon,
-        unpublished_column: None,
+        unpublished_where: None,
         parts: Vec::new(),
         settled_snapshot: None,
     };

@@ -217,8 +217,8 @@ async fn bound_on_other_server(
 }
 
 /// Records that a slot is created for the first time, and that existing rows are to be published.
-/// Returns false if the slot already has a record. `unpublished_column` is null in the rows to
-/// publish, and `None` publishes all rows.
+/// Returns false if the slot already has a record. `unpublished_where`, SQL about a row,
+/// is true for the rows to publish, and `None` publishes all rows.
 ///
 /// # Errors
 ///
@@ -227,12 +227,12 @@ pub async fn begin_first(
     client: &SqlClient,
     outbox: &Outbox,
     failover: Failover,
-    unpublished_column: Option<String>,
+    unpublished_where: Option<String>,
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
     refuse_unpublished(client, outbox).await?;
     let recovery = recovery(client, outbox, SettledBound::Nothing).await?;
-    let recovery = SlotRecovery { failover, unpublished_column, ..recovery };
+    let recovery = SlotRecovery { failover, unpublished_where, ..recovery };
     let here = read_recorded_system_identifier(client, slot).await?;
     let server = read_server_identity(client).await?;
     let whose = (here.as_str(), server.timeline);
@@ -263,7 +263,7 @@ async fn recovery(
         id,
         failover,
         bound,
-        unpublished_column: None,
+        unpublished_where: None,
         parts: Vec::new(),
         settled_snapshot: None,
     })
@@ -310,8 +310,8 @@ pub async fn rest(
             let Some(part) = recovery.parts.first().cloned() else { return Ok(None) };
             let settled = match (recovery.settled_snapshot.clone(), recovery.bound) {
                 (Some(snapshot), _) => SettledRows::SeenIn(snapshot),
-                (None, SettledBound::Nothing) => match recovery.unpublished_column.clone() {
-                    Some(column) => SettledRows::NotNull { column },
+                (None, SettledBound::Nothing) => match recovery.unpublished_where.clone() {
+                    Some(condition) => SettledRows::Unless { condition },
                     None => SettledRows::None,
                 },
                 (None, SettledBound::Horizon) => SettledRows::Below(row.settled_xid),

@@ -62,10 +62,10 @@ pub enum SettledRows {
     SeenIn(String),
     /// Rows of events before this time.
     Before(PgTimestamp),
-    /// Rows that another publisher has marked in this column.
-    NotNull {
-        /// Name of the column, which is null in unpublished rows.
-        column: String,
+    /// Rows that another publisher has published.
+    Unless {
+        /// SQL about a row, which is true for unpublished rows. If it is null, the row is published.
+        condition: String,
     },
 }
 
@@ -204,9 +204,7 @@ impl UnsettledRows {
                 ));
                 format!("t.{column} >= {first} AND {seen_or_frozen}")
             }
-            SettledRows::NotNull { column } => {
-                format!("t.{} IS NULL AND {seen_or_frozen}", quote_identifier(column))
-            }
+            SettledRows::Unless { condition } => format!("({condition}) AND {seen_or_frozen}"),
         })
     }
 

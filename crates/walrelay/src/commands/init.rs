@@ -6,7 +6,7 @@ use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::partitions::PartitionSpan;
 use walrelay_outbox_admin::protocols::{
-    CreatedTopics, ExistingRows, TopicOrder, TopicResult, create_topics, set_up,
+    CreatedTopics, ExistingRows, TopicOrder, TopicResult, Unpublished, create_topics, set_up,
 };
 use walrelay_outbox_admin::{EarlierRows, InitOptions, InitPlan, InitReport};
 use walrelay_pg_client::ConnectConfig;
@@ -71,7 +71,7 @@ struct OwnOptions {
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Init {
-    /// With --unpublished-column: do not ask.
+    /// With --unpublished-column or --unpublished-where: do not ask.
     #[arg(short, long)]
     yes: bool,
     /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
@@ -85,6 +85,17 @@ pub(crate) struct Init {
     /// first. The command counts the rows in which it is set, and asks.
     #[arg(long, value_name = "COLUMN", requires = "backfill")]
     unpublished_column: Option<String>,
+    /// With --backfill: publish only rows for which this SQL condition is true, as in `status <> 2`. Rows for which it is
+    /// false or null are never published. The command counts all three, and asks.
+    ///
+    /// Columns of the row, constants and immutable functions are allowed.
+    #[arg(
+        long,
+        value_name = "CONDITION",
+        requires = "backfill",
+        conflicts_with = "unpublished_column"
+    )]
+    unpublished_where: Option<String>,
     #[command(flatten)]
     output: OutputOptions,
     #[command(flatten)]
@@ -132,6 +143,12 @@ impl Init {
         Some(Plan::new(async move |shutdown| Box::pin(init(config, shutdown)).await))
     }
 
+    /// Returns how another publisher marks the rows that it has not published.
+    fn unpublished(&self) -> Option<Unpublished> {
+        let column = self.unpublished_column.clone().map(Unpublished::Column);
+        column.or_else(|| self.unpublished_where.clone().map(Unpublished::Where))
+    }
+
     fn config(&self, checks: &mut Checks<'_>) -> Option<InitConfig> {
         let prints_only = self.own.sql.sql;
         let shards = self.own.shards;
@@ -177,15 +194,15 @@ impl Init {
             pubsub,
             create_topics,
             topic_settings,
-            already_there: match (self.backfill, self.unpublished_column.clone()) {
+            already_there: match (self.backfill, self.unpublished()) {
                 (false, _) => ExistingRows::Left,
                 (true, None) => ExistingRows::Published,
-                (true, Some(column)) => ExistingRows::Unpublished { column },
+                (true, Some(unpublished)) => ExistingRows::Unpublished(unpublished),
             },
             verbosity: checks.verbosity,
             options: ChangeOptions {
                 // Otherwise no row is left unpublished that nobody has named.
-                mode: match self.unpublished_column.is_some() {
+                mode: match self.unpublished().is_some() {
                     true => ConfirmArgs { yes: self.yes, dry_run: false }.mode(),
                     false => ChangeMode::Agreed,
                 },

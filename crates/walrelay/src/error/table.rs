@@ -216,6 +216,7 @@ fn of_protocols() -> Vec<ProtocolError> {
         ProtocolError::EarlierRows { slot: text(), rows: Vec::new() },
         ProtocolError::UnpublishedColumnMissing { table: text(), column: text() },
         ProtocolError::UnpublishedColumnNeverNull { table: text(), column: text() },
+        ProtocolError::ConditionRefused { problem: text() },
     ]
 }
 

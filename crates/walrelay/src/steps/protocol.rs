@@ -2,20 +2,30 @@
 
 use walrelay_outbox_admin::TimeWarning;
 use walrelay_outbox_admin::protocols::{
-    Change, DroppedShard, PrunableTable, SkippedRows, Step, TableRows,
+    AnsweredRows, Change, DroppedShard, PrunableTable, SkippedRows, Step, TableRows,
 };
 use walrelay_outbox_replay::{SQL_ASCII_FIX, SQL_ASCII_RISK};
 
 use crate::output::text::{human_bytes, quoted};
 use crate::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 
+/// Describes the rows of each table by the answer to the condition for unpublished rows.
+fn answers(rows: &[AnsweredRows]) -> String {
+    let of_table = |it: &AnsweredRows| {
+        format!(
+            "{} row(s) of {}, and never {} for which it is false and {} for which it is null",
+            it.unpublished, it.table, it.published, it.unknown
+        )
+    };
+    rows.iter().map(of_table).collect::<Vec<_>>().join("; ")
+}
+
 /// Describes a change in the imperative: "drop slot walrelay".
 pub(crate) fn change_text(change: &Change) -> String {
     match change {
-        Change::TakeAsPublished { column, rows } => format!(
-            "take {} as published, because {column} is set in them, and never publish them",
-            counted(rows)
-        ),
+        Change::TakeAsPublished { condition, rows } => {
+            format!("publish the existing rows for which {condition}: {}", answers(rows))
+        }
         Change::Reshard { new, old } => format!(
             "drain and drop the slots {}, and continue with new slots {}",
             old.join(", "),
@@ -131,6 +141,11 @@ pub(crate) fn step_text(step: &Step, replay_options: &[String]) -> String {
             format!("warning: database {database} {SQL_ASCII_RISK}\n  fix: {SQL_ASCII_FIX}\n")
         }
         Step::TimeColumn(warning) => time_text(warning),
+        Step::MayHaveFailedRows { table, column, columns } => format!(
+            "warning: {table} has {}. If the other publisher sets {column} in rows that it failed to publish, these rows \
+             are never published\n  fix: name all unpublished rows with --unpublished-where CONDITION instead\n",
+            columns.join(", ")
+        ),
         Step::TopicRefused(error) => format!("not created: {error}\n"),
         Step::TopicsUnknown => NO_TOPICS.to_owned(),
         Step::RowsWithoutTopic(rows) => {

@@ -21,6 +21,10 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
             "name the column that the other publisher sets when it has published a row: --unpublished-column"
                 .to_owned()
         }
+        E::ConditionRefused { .. } => "correct --unpublished-where: a condition on columns of each outbox table, with constants and \
+             immutable functions, as in 'status <> 2'; it has no subquery, no other table, and nothing that changes with \
+             time, such as now()"
+            .to_owned(),
         E::Reshard(refusal) => reshard(*refusal).to_owned(),
         E::DropLosesRows { rows, .. } => format!(
             "start the relay to publish them first, or accept the loss: `walrelay slot drop --discard-rows {rows}`"
