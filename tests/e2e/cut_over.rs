@@ -127,3 +127,39 @@ async fn a_condition_counts_only_rows_that_the_publication_sends() {
     world.catch_up().await;
     assert_eq!(published(&world).concat(), "13");
 }
+
+#[tokio::test]
+async fn a_condition_means_the_same_for_each_table_or_is_refused() {
+    let Some(world) = world().await else { return };
+    world
+        .execute(
+            "CREATE TABLE same (LIKE app_outbox INCLUDING ALL);
+             CREATE TABLE other (LIKE app_outbox INCLUDING ALL);
+             ALTER TABLE other ALTER COLUMN status TYPE text",
+        )
+        .await;
+    let init = ["init", "--backfill", "--yes", "--unpublished-where", "status <> '2'"];
+    let refused = world
+        .run(init.into_iter().chain(["--outbox-table", "public.app_outbox,public.other"]))
+        .await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("for public.other"), "{}", refused.text);
+    let tables = ["--outbox-table", "public.app_outbox,public.same"];
+    world.succeed(init.into_iter().chain(tables)).await;
+    world.catch_up().await;
+    assert_eq!(published(&world).concat(), "134");
+}
+
+#[tokio::test]
+async fn a_column_of_a_table_that_does_not_exist_is_refused_before_anything_is_created() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    let refused = world.run(["init", "--backfill", "--unpublished-column", "published_at"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("unpublished-column-missing"), "{}", refused.text);
+    let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+    assert_eq!(world.number(slots).await, 0);
+    let condition = ["init", "--backfill", "--unpublished-where", "status <> 2"];
+    let missing = world.run(condition).await;
+    assert_eq!(missing.code, Some(3), "{}", missing.text);
+    assert!(missing.text.contains("outbox-table-missing"), "{}", missing.text);
+}

@@ -224,9 +224,11 @@ async fn refuse_row_filter(client: &SqlClient, outbox: &Outbox) -> Result<(), Pr
     for table in &outbox.tables {
         if let Some(filter) = read_row_filter(client, outbox, table).await? {
             let name = quote_identifier(&outbox.publication);
+            let all: Vec<String> = outbox.tables.iter().map(|it| format!("ONLY {it}")).collect();
+            let all = all.join(", ");
             let summary = format!(
                 "publication {name} has the row filter {filter} on {table}, and those of shards replace it (fix: stop the \
-                 relay when it has caught up, and remove the filter: ALTER PUBLICATION {name} SET TABLE ONLY {table})"
+                 relay when it has caught up, and remove the filter: ALTER PUBLICATION {name} SET TABLE {all})"
             );
             let code = Code::PublicationUnsuitable;
             return Err(RelayError::Setup { code, summary }.into());

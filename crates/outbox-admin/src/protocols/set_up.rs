@@ -12,7 +12,7 @@ use walrelay_outbox_replay::{
     take_operation,
 };
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_recorded_system_identifier};
-use walrelay_pg_client::{QualifiedName, SqlClient, SqlError, read_columns};
+use walrelay_pg_client::{QualifiedName, SqlClient, SqlError};
 use walrelay_pg_replication::{Failover, read_slot};
 
 pub use self::unpublished_rows::{AnsweredRows, Unpublished};
@@ -198,12 +198,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
         match existing_rows {
             ExistingRows::Left if self.is_first().await? => self.create_first(columns).await,
             ExistingRows::Left => self.create_all(SlotCreation::Slot).await,
-            ExistingRows::Published => self.backfill(None, columns).await,
-            ExistingRows::Unpublished(Unpublished::Column(column)) => {
-                self.check_unpublished_column(column).await?;
-                self.backfill(condition, columns).await
-            }
-            ExistingRows::Unpublished(Unpublished::Where(_)) => {
+            ExistingRows::Published | ExistingRows::Unpublished(_) => {
                 self.backfill(condition, columns).await
             }
         }
@@ -382,19 +377,6 @@ impl<O: Operator> SlotSetUp<'_, O> {
         let rows = count_unpublished_rows(client, &options.outbox, columns).await?;
         let slot = slot.to_owned();
         session.report(&Step::RowsLeftToRelay { slot, operation, rows, is_earlier: is_begun })
-    }
-
-    /// Checks that each outbox table has the column that is null in unpublished rows, also those that
-    /// did not exist before.
-    async fn check_unpublished_column(&self, column: &str) -> Result<(), ProtocolError> {
-        for table in &self.options.outbox.tables {
-            let (_, columns) = read_columns(self.session.client, table).await?;
-            if !columns.iter().any(|found| found.name == column) {
-                let (table, column) = (table.to_string(), column.to_owned());
-                return Err(ProtocolError::UnpublishedColumnMissing { table, column });
-            }
-        }
-        Ok(())
     }
 }
 
