@@ -92,8 +92,22 @@ async fn stream_backfill_replays_and_audit_leave_the_same_rows_out() {
     assert_published(&world, "video.events", 14);
 
     // Rows that are left out keep no relay waiting, and age as all others do.
+    let rows_read = |metrics: &str| {
+        let value = metrics.lines().find_map(|line| line.strip_prefix("walrelay_rows_read_total "));
+        value.map(str::to_owned)
+    };
+    let before = rows_read(&relay.wait_for_http(DEADLINE, "/metrics", 200).await);
     insert(&world, 0, 5).await;
     world.wait_confirmed(DEADLINE).await;
+    wait_until(DEADLINE, "no lag in the status", async || {
+        let status = world.succeed(["status", "--output", "json"]).await;
+        let status: Value = serde_json::from_str(&status).unwrap_or_default();
+        // The relay's own writes are WAL also.
+        status["lag_bytes"].as_u64().is_some_and(|bytes| bytes < 65_536).then_some(())
+    })
+    .await;
+    assert_eq!(rows_read(&relay.wait_for_http(DEADLINE, "/metrics", 200).await), before);
+    assert!(before.is_some(), "the metric exists");
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     world.succeed(["run", "--until-caught-up"]).await;
     world.succeed(["anchor", "drop", "a", "--yes"]).await;
