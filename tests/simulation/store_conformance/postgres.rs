@@ -7,8 +7,8 @@ use pgoutput_parser::{Lsn, Position};
 
 use walrelay_core::OnDead;
 use walrelay_outbox_store::{
-    DispatchStatus, DispatchStore, History, HistorySource, Key, RetrySelection, SessionStore,
-    Store as _, StoreError, migrate,
+    DispatchStatus, DispatchStore, History, HistoryRow, HistorySource, Key, RetrySelection,
+    SessionStore, Store as _, StoreError, migrate,
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
 use walrelay_pg_replication::read_server_identity;
@@ -126,7 +126,7 @@ impl StoreUnderTest for InPostgres {
         let (topic, ordering_key) = script::key(key);
         let (event_id, body) = (format!("e{row}"), script::body(ordering_key));
         let position = Position { commit_lsn: Lsn::new(row), tx_index: 0 };
-        let rows = [(position, event_id.as_str(), body.as_slice())];
+        let rows = [HistoryRow { position, event_id: &event_id, event_type: None, message: &body }];
         let history =
             History { key: Key { topic, ordering_key }, rows: &rows, source: HistorySource::Log };
         let client = connect_sql(&self.config).await.expect("a connection");

@@ -276,7 +276,7 @@ mod tests {
             id: "r".to_owned(),
             failover: Failover::No,
             bound: SettledBound::Horizon,
-            unpublished_column: None,
+            unpublished_where: None,
             parts: Vec::new(),
             settled_snapshot: None,
         })

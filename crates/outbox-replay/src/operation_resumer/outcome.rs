@@ -285,7 +285,7 @@ mod tests {
             id: "r".to_owned(),
             failover: Failover::No,
             bound: SettledBound::Horizon,
-            unpublished_column: None,
+            unpublished_where: None,
             parts: vec![part; parts],
             settled_snapshot: None,
         })
