@@ -103,6 +103,8 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     let id: String = row.get(0);
     let listed = world.succeed(["inbox", "list", "--status", "dead", "--output", "json"]).await;
     assert!(listed.contains(&id) && listed.contains("\"holds_its_key\": true"), "{listed}");
+    let of_type = ["inbox", "list", "--event-type", "other"];
+    assert!(!world.succeed(of_type).await.contains(&id));
     let shown = world.succeed(["inbox", "show", &id]).await;
     assert!(shown.contains("attempt 2") && shown.contains("poison"), "{shown}");
     // `show` prints the decoded data, not the stored bytes.

@@ -352,4 +352,23 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
     }
+
+    #[test]
+    fn event_types_after_the_hundredth_share_a_label_and_no_event_is_left_out() {
+        let metrics = Metrics::new("billing");
+        for number in 0..TYPES_MAX + 50 {
+            metrics.event_of_type(Some(&format!("type-{number}")), "done", Some(0.5));
+        }
+        metrics.event_of_type(Some("type-0"), "dead", None);
+        metrics.event_of_type(None, "done", Some(0.5));
+        let text = metrics.encode().expect("the metrics can be written");
+        let value = |line: &str| {
+            let line = labelled(line);
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        };
+        value("walrelay_inbox_events_by_type_total{event_type=\"other\",result=\"done\"} 51");
+        value("walrelay_inbox_events_by_type_total{event_type=\"type-0\",result=\"dead\"} 1");
+        value("walrelay_inbox_events_by_type_total{event_type=\"type-1\",result=\"dead\"} 0");
+        value("walrelay_inbox_stored_to_commit_by_type_seconds_count{event_type=\"type-1\"} 1");
+    }
 }

@@ -90,5 +90,10 @@ mod tests {
         assert_eq!(counts.sum::<u64>(), 2_002);
         let first = "topic=\"projects/p/topics/t0\",event_type=\"type-0\"";
         assert_line(&text, &format!("walrelay_rows_by_type_total{{{first}}} 2"));
+        // An alert on an increase needs a value before the first failure.
+        for state in ["parked", "dead"] {
+            let line = format!("walrelay_failures_by_type_total{{{first},state=\"{state}\"}} 0");
+            assert_line(&text, &line);
+        }
     }
 }
