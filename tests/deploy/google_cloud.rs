@@ -17,7 +17,10 @@ const DASHBOARD: &str = "deploy/google-cloud/dashboard.json";
 /// The number of messages that were forwarded to a dead-letter topic.
 const DEAD_LETTERS_METRIC: &str = "pubsub.googleapis.com/subscription/dead_letter_message_count";
 
-const METRICS: [&str; 3] = [BACKLOG_METRIC, OLDEST_METRIC, DEAD_LETTERS_METRIC];
+/// Whether a subscription meets Google's criteria of delivery.
+const HEALTH_METRIC: &str = "pubsub.googleapis.com/subscription/delivery_latency_health_score";
+
+const METRICS: [&str; 4] = [BACKLOG_METRIC, OLDEST_METRIC, DEAD_LETTERS_METRIC, HEALTH_METRIC];
 
 /// The columns of a mosaic layout.
 const COLUMNS: u64 = 48;

@@ -33,6 +33,7 @@ pub struct DispatchRow {
     pub topic: String,
     /// The ordering key. Empty means unordered.
     pub ordering_key: String,
+    pub event_type: Option<String>,
     pub status: DispatchStatus,
     pub attempts: u32,
     /// Time when the row is due, or the end of its lease.
@@ -353,7 +354,7 @@ pub(super) fn refuse(
     Ok(())
 }
 
-pub(super) const COLUMNS: &str = "event_id, commit_lsn, tx_index, topic, ordering_key, status, attempts,
+pub(super) const COLUMNS: &str = "event_id, commit_lsn, tx_index, topic, ordering_key, event_type, status, attempts,
     next_attempt_at, error_code, last_error, message_id, octet_length(message)::int8 AS message_bytes,
     parked_at, updated_at";
 
@@ -455,6 +456,7 @@ pub(super) fn dispatch_row(row: &Row) -> Result<DispatchRow, StoreError> {
         position: position_of(row)?,
         topic: row.get("topic"),
         ordering_key: row.get("ordering_key"),
+        event_type: row.get("event_type"),
         status: row.get::<_, &str>("status").parse()?,
         attempts: unsigned(row.get("attempts"), "app_outbox_dispatch.attempts")?,
         next_attempt_at: row.get("next_attempt_at"),
