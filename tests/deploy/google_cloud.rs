@@ -133,7 +133,11 @@ fn each_threshold_is_on_a_metric_of_pubsub() {
         let filter = text(&condition["filter"]);
         assert_is_known(filter, &name);
         metrics.insert(metric_of(filter).to_owned());
-        assert_eq!(text(&condition["comparison"]), "COMPARISON_GT", "{name}");
+        let expected = match metric_of(filter) {
+            HEALTH_METRIC => "COMPARISON_LT",
+            _ => "COMPARISON_GT",
+        };
+        assert_eq!(text(&condition["comparison"]), expected, "{name}");
         assert!(condition["thresholdValue"].is_number(), "{name}");
         let [aggregation] = list(&condition["aggregations"]) else { panic!("{name}") };
         assert!(text(&aggregation["perSeriesAligner"]).starts_with("ALIGN_"), "{name}");

@@ -13,8 +13,6 @@ pub(crate) enum ResetBug {
     BeginsAtTheEnd,
     /// No process checks whether a reset is on record.
     IsForgotten,
-    /// Sessions that began before the reset still write.
-    IsNotFenced,
 }
 
 /// A bug in a replay to a topic.

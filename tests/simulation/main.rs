@@ -407,7 +407,6 @@ fn resets_with_a_planted_bug_are_found() {
     assert_judge_finds(&Reset(ResetBug::BeginsAtTheAnchor), Some(&plan), &[Fault::Repeated]);
     let never = [Fault::Unfinished, Fault::GaveUp];
     assert_judge_finds(&Reset(ResetBug::IsForgotten), Some(&plan), &never);
-    assert_judge_finds(&Reset(ResetBug::IsNotFenced), Some(&plan), &passed_over);
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl<F: Harness> InboxDatabase<F> {
     pub(crate) fn begin_reset(&self, per_mille: u64, dies_after: Option<u64>) {
         let (anchor, settled) = (self.server.anchor(), self.table.settled().as_u64());
         let target = anchor + settled.saturating_sub(anchor) * per_mille / 1_000;
-        let is_begun = self.table.begin_reset(target, self.fitting.reset_bug());
+        let is_begun = self.table.begin_reset(target);
         self.judge.note(Event::Chaos(format!("reset to {target:X}: {is_begun}")));
         if is_begun {
             *locked(&self.dies_after) = dies_after;

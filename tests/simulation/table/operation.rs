@@ -26,7 +26,7 @@ impl Drop for Taken {
 
 impl Table {
     /// Records a reset, unless an earlier reset or a replay in place is on record.
-    pub(crate) fn begin_reset(&self, target: u64, bug: Option<ResetBug>) -> bool {
+    pub(crate) fn begin_reset(&self, target: u64) -> bool {
         let mut state = self.state();
         let is_replaying = state
             .entries
@@ -36,7 +36,7 @@ impl Table {
             return false;
         }
         state.reset = Some(Reset { target, taken_by: None });
-        state.generation += u64::from(bug != Some(ResetBug::IsNotFenced));
+        state.generation += 1;
         true
     }
 
@@ -77,10 +77,7 @@ impl Table {
             Some(ResetBug::KeepsWhatIsSettled) => *settled,
             Some(ResetBug::BeginsAtTheAnchor) => self.server.anchor(),
             Some(
-                ResetBug::KeepsWhatWasPublished
-                | ResetBug::BeginsAtTheEnd
-                | ResetBug::IsForgotten
-                | ResetBug::IsNotFenced,
+                ResetBug::KeepsWhatWasPublished | ResetBug::BeginsAtTheEnd | ResetBug::IsForgotten,
             )
             | None => target,
         };
