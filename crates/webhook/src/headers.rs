@@ -59,11 +59,20 @@ pub(crate) fn describe(event: &Event) -> HeaderMap {
     for (name, value) in &attributes {
         let is_handled = HANDLED.contains(&name.as_str());
         let is_of_google = name.starts_with(attribute::RESERVED_PREFIX);
-        if let Some(header) = extension(name).filter(|_| !is_handled && !is_of_google) {
+        let Some(header) = extension(name).filter(|_| !is_handled && !is_of_google) else {
+            continue;
+        };
+        if attribute::is_ours(name) || !is_of_publisher(&header) {
             headers.entry(header).or_insert_with(|| encoded(value, ""));
         }
     }
     headers
+}
+
+/// Returns whether only an attribute that the publisher writes itself may have this header. Receivers trust
+/// these, and `Commit-Lsn` of a producer would otherwise become the header of `commit_lsn`.
+fn is_of_publisher(header: &HeaderName) -> bool {
+    attribute::RESERVED_NAMES.iter().filter_map(|name| extension(name)).any(|own| own == *header)
 }
 
 /// Returns the header of another attribute. The names of CloudEvents have only lower-case letters and digits.
@@ -103,6 +112,23 @@ mod tests {
         });
         let text = |value: &HeaderValue| value.to_str().unwrap().to_owned();
         describe(&event).iter().map(|(name, value)| (name.to_string(), text(value))).collect()
+    }
+
+    #[test]
+    fn no_attribute_of_a_producer_takes_a_header_of_the_publisher() {
+        let found = described(
+            &[
+                ("Commit-Lsn", "forged"),
+                ("-version", "forged"),
+                ("Tx-Index", "forged"),
+                ("commit_lsn", "0/1"),
+                ("Tenant", "t"),
+            ],
+            b"",
+        );
+        assert_eq!(found.get("ce-commitlsn").map(String::as_str), Some("0/1"));
+        assert_eq!(found.get("ce-tenant").map(String::as_str), Some("t"));
+        assert!(!found.values().any(|value| value == "forged"), "{found:?}");
     }
 
     fn expected(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
