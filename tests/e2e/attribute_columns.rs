@@ -189,3 +189,13 @@ async fn rows_from_before_the_column_are_published_without_the_attribute() {
     let tenants: Vec<_> = messages.iter().map(|it| it.attribute("tenant_id")).collect();
     assert_eq!(tenants, [None, None, Some("a"), Some("a")]);
 }
+
+#[tokio::test]
+async fn a_column_that_no_table_has_is_not_put_on_record() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let refused = world.run(["init", "--attribute-columns", "tenant"]).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("no column \"tenant\""), "{}", refused.text);
+    assert!(refused.text.contains("correct --attribute-columns"), "{}", refused.text);
+    world.catch_up().await;
+}

@@ -120,6 +120,8 @@ pub enum ProtocolError {
     /// Postgres refuses the condition as that of an index.
     #[error("the condition for unpublished rows is refused: {problem}")]
     ConditionRefused { problem: String },
+    #[error("{table} has no column {column:?} that could become an attribute")]
+    AttributeColumnMissing { table: String, column: String },
     /// Rows could not be archived. None of them was deleted.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
@@ -184,6 +186,7 @@ impl Coded for ProtocolError {
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
             Self::Archive(error) => error.code(),
             Self::EarlierRows { .. } => Code::ExistingRowsUndecided,
+            Self::AttributeColumnMissing { .. } => Code::OutboxColumnMissing,
             Self::ConditionRefused { .. } => Code::ConfigurationInvalid,
             Self::UnpublishedColumnMissing { .. } | Self::UnpublishedColumnNeverNull { .. } => {
                 Code::UnpublishedColumnMissing

@@ -12,7 +12,7 @@ use walrelay_outbox_replay::{
     take_operation,
 };
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_recorded_system_identifier};
-use walrelay_pg_client::{QualifiedName, SqlClient, SqlError};
+use walrelay_pg_client::{QualifiedName, SqlClient, SqlError, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 
 pub use self::unpublished_rows::{AnsweredRows, Unpublished};
@@ -58,6 +58,9 @@ pub async fn set_up<O: Operator>(
     refuse_other_wal_level(session.client).await?;
     lock_set_up(session).await?;
     let outboxes: Vec<Outbox> = shards.iter().map(|options| options.outbox.clone()).collect();
+    if let Some(first) = outboxes.first() {
+        refuse_missing_columns(session.client, &first.tables, columns).await?;
+    }
     define(session.client, &outboxes, columns).await?;
     if let Some(first) = outboxes.first() {
         refuse_other_number(session.client, first).await?;
@@ -131,6 +134,26 @@ async fn warn_of_failures<O: Operator>(
         if !columns.is_empty() {
             let (table, column) = (table.to_string(), column.to_owned());
             session.report(&Step::MayHaveFailedRows { table, column, columns })?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses columns that are to become attributes and that a table lacks: with them on record, no relay would
+/// start. A table that does not exist yet gets them later.
+async fn refuse_missing_columns(
+    client: &SqlClient,
+    tables: &[QualifiedName],
+    columns: &ColumnNames,
+) -> Result<(), ProtocolError> {
+    for table in tables {
+        let (_, found) = read_columns(client, table).await?;
+        let is_there = |column: &str| found.iter().any(|it| it.name == column);
+        let mut attributes = columns.attributes.iter();
+        let missing = attributes.find(|(column, _)| !found.is_empty() && !is_there(column));
+        if let Some((column, _)) = missing {
+            let (table, column) = (table.to_string(), column.to_owned());
+            return Err(ProtocolError::AttributeColumnMissing { table, column });
         }
     }
     Ok(())

@@ -214,6 +214,7 @@ fn of_protocols() -> Vec<ProtocolError> {
             error: Template::parse("{").expect_err("no template"),
         },
         ProtocolError::EarlierRows { slot: text(), rows: Vec::new() },
+        ProtocolError::AttributeColumnMissing { table: text(), column: text() },
         ProtocolError::UnpublishedColumnMissing { table: text(), column: text() },
         ProtocolError::UnpublishedColumnNeverNull { table: text(), column: text() },
         ProtocolError::ConditionRefused { problem: text() },

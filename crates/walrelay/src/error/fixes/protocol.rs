@@ -53,6 +53,9 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
                 names.iter().map(|name| format!("`walrelay anchor drop {name}`")).collect();
             format!("run {}; stop a relay with --anchor-keep first", drops.join(", "))
         }
+        E::AttributeColumnMissing { .. } => {
+            "add the column to each outbox table, or correct --attribute-columns".to_owned()
+        }
         E::EarlierRows { .. } => "to publish them, run `walrelay init --backfill`; if they need no publishing, run \
              `walrelay init --skip-existing-rows`"
             .to_owned(),
