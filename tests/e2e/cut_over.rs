@@ -163,3 +163,16 @@ async fn a_column_of_a_table_that_does_not_exist_is_refused_before_anything_is_c
     assert_eq!(missing.code, Some(3), "{}", missing.text);
     assert!(missing.text.contains("outbox-table-missing"), "{}", missing.text);
 }
+
+#[tokio::test]
+async fn a_begun_backfill_keeps_its_condition() {
+    let Some(world) = world().await else { return };
+    let init = ["init", "--backfill", "--yes", "--unpublished-where"];
+    world.succeed(init.into_iter().chain(["true"])).await;
+    world.succeed(init.into_iter().chain(["true"])).await;
+    let other = world.run(init.into_iter().chain(["status <> 2"])).await;
+    assert_eq!(other.code, Some(3), "{}", other.text);
+    assert!(other.text.contains("a backfill of the rows for which true"), "{}", other.text);
+    world.catch_up().await;
+    assert_eq!(published(&world).concat().len(), 5);
+}

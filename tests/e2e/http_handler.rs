@@ -350,7 +350,7 @@ async fn options_that_would_show_events_or_do_nothing_are_refused() {
     for (options, says) in [
         (&["--handler", "http://example.com/"][..], "it has no TLS"),
         (&["--handler", "ftp://example.com/"], "no URL of HTTP"),
-        (&["--handler", "https://a/", "--handler-secrets", missing], "cannot be read"),
+        (&["--handler", "https://a/", "--handler-secrets", missing], "nor a file of them"),
         (&["--handler", "https://a/", "--handler-secrets", "whsec_hunter2"], "is not whsec_"),
         (&["--handler", "https://a/", "--handler-ca", missing], "No such file"),
         (

@@ -20,14 +20,10 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
     /// The file cannot be read.
-    #[error("the file of the signing secrets cannot be read: {path}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
+    ///
+    /// Its path is not shown: it may be a secret without its prefix.
+    #[error("it is neither secrets, each whsec_ and base64, nor a file of them that can be read")]
+    File(#[source] io::Error),
     /// There is no secret.
     #[error("there is no signing secret; a secret is whsec_ and base64")]
     None,
@@ -68,9 +64,12 @@ impl Secrets {
             Self::Text(text) => Keys::parse(text.reveal()),
             Self::File(path) => {
                 let mut text = String::new();
-                let read = File::open(path)
-                    .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
-                read.map_err(|source| SecretsError::File { path: path.clone(), source })?;
+                let read = std::fs::metadata(path).and_then(|found| match found.is_file() {
+                    // To open a pipe could wait for ever.
+                    false => Err(io::Error::other("it is no regular file")),
+                    true => File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text),
+                });
+                read.map_err(SecretsError::File)?;
                 Keys::parse(&text)
             }
         }
@@ -142,8 +141,12 @@ mod tests {
             assert!(matches!(error, SecretsError::Form { .. }), "{error}");
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
-        let missing = Secrets::of_option(&Secret::new("/no/such/file")).keys().unwrap_err();
-        assert!(missing.to_string().ends_with("cannot be read: /no/such/file"), "{missing}");
+        // A secret without its prefix looks like the path of a file.
+        for missing in ["/no/such/file", "BAiTgEmAqr/hM8CsrObdn4OpjBMPqyS0", "/dev/null"] {
+            let error = Secrets::of_option(&Secret::new(missing)).keys().unwrap_err();
+            assert!(matches!(error, SecretsError::File(_)), "{error}");
+            assert!(!error.to_string().contains(missing), "{error}");
+        }
         assert!(matches!(Keys::parse(" \n"), Err(SecretsError::None)));
     }
 }

@@ -106,7 +106,8 @@ async fn agreed_condition<O: Operator>(
     let condition = unpublished.condition(client, tables).await?;
     for outbox in shards.iter().map(|options| &options.outbox) {
         let slot = &outbox.slot;
-        if is_backfill_begun(client, slot).await? || read_slot(client, slot).await?.is_some() {
+        if begun_backfill(client, slot).await?.is_some() || read_slot(client, slot).await?.is_some()
+        {
             continue;
         }
         if let Unpublished::Column(column) = unpublished {
@@ -385,7 +386,17 @@ impl<O: Operator> SlotSetUp<'_, O> {
     ) -> Result<(), ProtocolError> {
         let Self { session, options, .. } = *self;
         let (client, slot) = (session.client, options.outbox.slot.as_str());
-        let is_begun = is_backfill_begun(client, slot).await?;
+        let begun = begun_backfill(client, slot).await?;
+        if let Some(SlotRecovery { unpublished_where: recorded, .. }) = &begun
+            && recorded.as_deref() != unpublished_where
+        {
+            let what = match recorded {
+                Some(recorded) => format!("a backfill of the rows for which {recorded}"),
+                None => "a backfill of all rows".to_owned(),
+            };
+            return Err(AdminError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+        }
+        let is_begun = begun.is_some();
         if !is_begun && read_slot(client, slot).await?.is_some() {
             return Err(ProtocolError::SlotExists { slot: slot.to_owned() });
         }
@@ -408,9 +419,13 @@ const fn is_without_slot(begun: &SlotRecovery) -> bool {
     matches!(begun.bound, SettledBound::Nothing) && begun.parts.is_empty()
 }
 
-async fn is_backfill_begun(client: &SqlClient, slot: &str) -> Result<bool, ProtocolError> {
-    Ok(matches!(
-        unfinished_operation(client, slot).await?,
-        Some(SlotOperation::Recovery(SlotRecovery { bound: SettledBound::Nothing, .. }))
-    ))
+/// Returns the unfinished backfill that an earlier run has begun.
+async fn begun_backfill(
+    client: &SqlClient,
+    slot: &str,
+) -> Result<Option<SlotRecovery>, ProtocolError> {
+    Ok(match unfinished_operation(client, slot).await? {
+        Some(SlotOperation::Recovery(begun)) if begun.bound == SettledBound::Nothing => Some(begun),
+        Some(_) | None => None,
+    })
 }
