@@ -12,7 +12,7 @@ use walrelay_outbox_replay::{
     take_operation,
 };
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_recorded_system_identifier};
-use walrelay_pg_client::{QualifiedName, SqlClient, SqlError, read_columns};
+use walrelay_pg_client::{QualifiedName, ServerErrorKind, SqlClient, SqlError, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 
 pub use self::unpublished_rows::{AnsweredRows, Unpublished};
@@ -148,10 +148,12 @@ async fn refuse_missing_columns(
     columns: &ColumnNames,
 ) -> Result<(), ProtocolError> {
     for table in tables {
-        let (_, found) = read_columns(client, table).await?;
+        let found = match read_columns(client, table).await {
+            Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => continue,
+            found => found?.1,
+        };
         let is_there = |column: &str| found.iter().any(|it| it.name == column);
-        let mut attributes = columns.attributes.iter();
-        let missing = attributes.find(|(column, _)| !found.is_empty() && !is_there(column));
+        let missing = columns.attributes.iter().find(|(column, _)| !is_there(column));
         if let Some((column, _)) = missing {
             let (table, column) = (table.to_string(), column.to_owned());
             return Err(ProtocolError::AttributeColumnMissing { table, column });
