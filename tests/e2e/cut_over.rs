@@ -176,3 +176,18 @@ async fn a_begun_backfill_keeps_its_condition() {
     world.catch_up().await;
     assert_eq!(published(&world).concat().len(), 5);
 }
+
+#[tokio::test]
+async fn a_later_row_on_which_the_condition_fails_is_published_by_the_slot() {
+    let Some(world) = world().await else { return };
+    world.execute("ALTER TABLE app_outbox ADD COLUMN code text DEFAULT '7'").await;
+    world.succeed(["init", "--backfill", "--yes", "--unpublished-where", "code::int > 5"]).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, code)
+             VALUES ('video', 'v-1', 'made', 6, '{}', 'no number')",
+        )
+        .await;
+    world.catch_up().await;
+    assert_eq!(published(&world).concat().len(), 6);
+}

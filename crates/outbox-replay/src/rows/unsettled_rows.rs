@@ -204,7 +204,10 @@ impl UnsettledRows {
                 ));
                 format!("t.{column} >= {first} AND {seen_or_frozen}")
             }
-            SettledRows::Unless { condition } => format!("({condition}) AND {seen_or_frozen}"),
+            // The condition may raise an error on a later row, which is none of these.
+            SettledRows::Unless { condition } => {
+                format!("CASE WHEN {seen_or_frozen} THEN ({condition}) ELSE false END")
+            }
         })
     }
 
