@@ -339,7 +339,11 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
                 found.retain(|finding| finding.result != pending);
                 findings.retain(|finding: &Finding| finding.result != pending);
             }
-            found.push(stop);
+            // A slot that lacks rows has its own fix. The relay's is for a slot that lacks none.
+            let lacks_rows = found.iter().any(|it| it.code() == Some(Code::SlotLost));
+            if !lacks_rows || stop.code() != Some(Code::PublicationChanged) {
+                found.push(stop);
+            }
         }
         found.iter_mut().for_each(|finding| finding.fix = with_shard(&finding.fix, shard));
         findings.extend(found);
