@@ -163,6 +163,8 @@ impl Metrics {
         for status in [ROWS_RETRYING, ROWS_DEAD] {
             drop(metrics.row(status));
         }
+        let event_type = metrics.type_label(OTHER_TYPES);
+        drop(metrics.stored_to_commit_by_type_seconds.get_or_create(&TypeLabel { event_type }));
         metrics.registry = Arc::new(metrics.describe(consumer));
         metrics
     }
@@ -218,7 +220,8 @@ impl Metrics {
         if types.contains(event_type) {
             return event_type.to_owned();
         }
-        let has_place = types.len() < TYPES_MAX && event_type.len() <= TYPE_LEN_MAX;
+        // One more for the label of all others.
+        let has_place = types.len() <= TYPES_MAX && event_type.len() <= TYPE_LEN_MAX;
         let label = if has_place { event_type } else { OTHER_TYPES }.to_owned();
         if types.insert(label.clone()) {
             // An alert on an increase needs a value before the increase.

@@ -160,7 +160,9 @@ impl Deliver for Webhook {
         let Some(fault) = fault_of(status) else { return read.map(drop) };
         // The status of a refusal counts, also if the rest of the answer is missing.
         let text = String::from_utf8_lossy(&read.unwrap_or_default()).trim().to_owned();
-        let detail: String = text.chars().take(DETAIL_CHARACTERS_MAX).collect();
+        // The inbox stores no zero byte.
+        let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+        let detail: String = visible.take(DETAIL_CHARACTERS_MAX).collect();
         Err(Undelivered {
             fault,
             code: format!("HTTP_{}", status.as_u16()),
