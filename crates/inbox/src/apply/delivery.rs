@@ -27,6 +27,9 @@ const AT_ONCE: usize = 8;
 /// Different events that fail in a row before the receiver counts as away. Fewer may be at fault
 /// themselves.
 const FAILING_MAX: usize = 3;
+/// The pause of all deliveries to a receiver that is away and asks for no other time. Thousands of stored
+/// events are due meanwhile.
+const AWAY_PAUSE: Duration = Duration::from_secs(2);
 
 /// Delivers events to a receiver outside the database, each on its own. Its name, as it is printed,
 /// appears in logs.
@@ -141,10 +144,8 @@ impl<D: Deliver> Delivery<D> {
         if !is_away {
             return error;
         }
-        if let Some(wait) = error.retry_after {
-            let until = Instant::now() + wait.min(RETRY_AFTER_MAX);
-            recent.not_before = recent.not_before.max(Some(until));
-        }
+        let wait = error.retry_after.unwrap_or(AWAY_PAUSE).min(RETRY_AFTER_MAX);
+        recent.not_before = recent.not_before.max(Some(Instant::now() + wait));
         Undelivered { fault: Fault::Unreachable, ..error }
     }
 
@@ -152,7 +153,8 @@ impl<D: Deliver> Delivery<D> {
         let left =
             self.recent().not_before.and_then(|at| at.checked_duration_since(Instant::now()));
         let Some(left) = left.filter(|left| !left.is_zero()) else { return Ok(()) };
-        let text = format!("{} asked to wait, for {} s more", self.receiver, left.as_secs() + 1);
+        let text =
+            format!("{} is away; the next try is in {} s", self.receiver, left.as_secs() + 1);
         let error = Undelivered { text, ..silent(&self.receiver, Duration::ZERO) };
         Err(RunError::Handler(HandlerError::retry(error), Failure::Outage))
     }
