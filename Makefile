@@ -13,7 +13,7 @@ SEEDS ?= 10000
 SECONDS_PER_TARGET ?= 60
 FUZZ_DIR := crates/pgoutput-parser/fuzz
 
-.PHONY: help demo build test test-all lint lint-deploy docs deny bench bench-peers sim soak fuzz-operations year fuzz mutants clean
+.PHONY: help demo build test test-all lint lint-deploy docs deny bench bench-peers sim soak fuzz-operations year smoke-gcp fuzz mutants clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,14 @@ year: ## A year of retention on a moved clock (needs Debian's faketime); quick: 
 	@scripts/install-servers.sh --demo-only
 	cargo build --workspace --bins
 	WALRELAY_DAYS=$(DAYS) WALRELAY_ROWS_A_DAY=$(ROWS_A_DAY) cargo test --workspace --test e2e -- --ignored --nocapture in_a_year
+
+# The binary of a release: make smoke-gcp PROJECT=my-project WALRELAY_BIN=/path/to/walrelay
+smoke-gcp: ## Ten minutes against Google's Pub/Sub with your credentials: make smoke-gcp PROJECT=my-project
+	@test -n "$(PROJECT)" || { echo "name a project: make smoke-gcp PROJECT=my-project" >&2; exit 2; }
+	@scripts/install-servers.sh --demo-only
+	$(if $(WALRELAY_BIN),,cargo build --release -p walrelay --bin walrelay)
+	WALRELAY_BIN=$(or $(WALRELAY_BIN),$${CARGO_TARGET_DIR:-target}/release/walrelay) \
+	  cargo run -q -p walrelay-tests --bin smoke-gcp -- "$(PROJECT)" "$$((60 * $(MINUTES)))"
 
 fuzz: ## The decoder's fuzz targets, a minute each (needs cargo-fuzz and a nightly toolchain)
 	@for target in $$(cargo fuzz list --fuzz-dir $(FUZZ_DIR)); do \

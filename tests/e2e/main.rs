@@ -66,6 +66,7 @@ mod schemas;
 mod server_limits;
 mod session_end;
 mod shards;
+mod smoke;
 mod stop;
 mod subscriptions;
 mod take_over;
