@@ -387,8 +387,8 @@ async fn obstacles_are_named_and_nothing_is_changed() {
     world
         .execute(&format!(
             "INSERT INTO app_outbox_replay
-                    (id, slot, system_identifier, source, anchor, from_lsn, to_lsn, destination, settled_lsn)
-             VALUES ('5f3a9c01', '{}', '1', 'wal', 'a', '0/1', '0/2', 'in place', '0/1')",
+                    (id, slot, system_identifier, source, anchor, from_lsn, to_lsn, destination, to_topic, settled_lsn)
+             VALUES ('5f3a9c01', '{}', '1', 'wal', 'a', '0/1', '0/2', 'topic', 't', '0/1')",
             world.name()
         ))
         .await;
