@@ -226,8 +226,8 @@ impl Metrics {
         if types.insert(label.clone()) {
             // An alert on an increase needs a value before the increase.
             for result in ["retrying", "dead"] {
-                let event_type = label.clone();
-                drop(self.events_by_type.get_or_create(&TypeResultLabels { event_type, result }));
+                let labels = TypeResultLabels { event_type: label.clone(), result };
+                drop(self.events_by_type.get_or_create(&labels));
             }
         }
         label
