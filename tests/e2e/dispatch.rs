@@ -95,8 +95,8 @@ async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
     }
     let event_type = list[0]["event_type"].as_str().expect("it has a type");
     for (filter, count) in [(event_type, 1), ("other", 0)] {
-        let list = ["dispatch", "list", "--event-type", filter, "--output", "json"];
-        let of_type = json(&world, &list).await;
+        let arguments = ["dispatch", "list", "--event-type", filter, "--output", "json"];
+        let of_type = json(&world, &arguments).await;
         assert_eq!(of_type.as_array().map(Vec::len), Some(count), "{of_type}");
     }
     let old = json(&world, &["dispatch", "list", "--older-than", "1h", "--output", "json"]).await;
