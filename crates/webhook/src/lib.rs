@@ -1,7 +1,7 @@
 //! The handler that posts each event to a service.
 //!
 //! A request follows [Standard Webhooks](https://www.standardwebhooks.com) and CloudEvents in binary mode. The
-//! [table of answers](answer) decides whether an event is delivered, retried, dead, or waits for an operator.
+//! table of answers decides whether an event is delivered, retried, dead, or waits for an operator.
 
 mod answer;
 mod headers;
