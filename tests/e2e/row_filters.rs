@@ -70,14 +70,7 @@ async fn stream_backfill_replays_and_audit_leave_the_same_rows_out() {
     insert(&world, 4, 5).await;
     world.pubsub.wait_stored(DEADLINE, 7).await;
     world.consume_all().await;
-    wait_until(DEADLINE, "an audit of the published events", async || {
-        let done = world.run(["audit", "--grace", "0s", "--output", "json"]).await;
-        let report: Value = serde_json::from_str(&done.text).unwrap_or_default();
-        let consumer = &report["consumers"][0];
-        assert_eq!(consumer["missing"].as_u64().unwrap_or_default(), 0, "{}", done.text);
-        (consumer["rows"] == 7 && done.code == Some(0)).then_some(())
-    })
-    .await;
+    world.wait_audited(7).await;
 
     for (name, options, count) in [
         ("of-wal", &["--from-anchor", "a", "--to-topic", "of-wal"][..], 4),

@@ -151,14 +151,7 @@ async fn a_row_filter_of_the_publication_is_honoured_by_replay_audit_and_trace()
     world.insert_events_of(("no such/topic", "draft"), 2, 1).await;
     let mut relay = world.start_relay([]).await;
     world.consume_all().await;
-    wait_until(DEADLINE, "an audit of the published events", async || {
-        let done = world.run(["audit", "--grace", "0s", "--output", "json"]).await;
-        let report: Value = serde_json::from_str(&done.text).unwrap_or_default();
-        let consumer = &report["consumers"][0];
-        assert_eq!(consumer["missing"].as_u64().unwrap_or_default(), 0, "{}", done.text);
-        (consumer["rows"] == 6 && done.code == Some(0)).then_some(())
-    })
-    .await;
+    world.wait_audited(6).await;
     let draft = "SELECT id::text FROM app_outbox WHERE event_type = 'draft' LIMIT 1";
     let draft: String = world.client().query_one(draft, &[]).await.expect("a row").get(0);
     let traced = world.succeed(["trace", &draft]).await;

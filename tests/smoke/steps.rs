@@ -8,6 +8,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use walrelay_testkit::checker::{self, Committed, Stored};
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::relay::Relay;
+use walrelay_tests::applied_event;
 
 use crate::report::Failure;
 use crate::smoke::{Smoke, last_lines, poll};
@@ -241,14 +242,7 @@ async fn applied_once(smoke: &Smoke) -> Result<String, Failure> {
     let columns = "SELECT event_id, key, lsn, tx_index, data FROM";
     let rows =
         smoke.sql.query(&format!("{columns} {}.applied ORDER BY n", smoke.name), &[]).await?;
-    let stored = rows.iter().map(|row| Stored {
-        event_id: row.get(0),
-        key: row.get(1),
-        commit_lsn: row.get(2),
-        tx_index: row.get(3),
-        data: row.get(4),
-    });
-    match compare(&committed, &stored.collect::<Vec<_>>())? {
+    match compare(&committed, &rows.iter().map(applied_event).collect::<Vec<_>>())? {
         (seen, 0) => Ok(seen),
         (seen, _) => Err(seen.into()),
     }

@@ -1,5 +1,7 @@
 //! A test consumer whose handler adds numbers. The checker verifies its effects.
 
+use serde_json::Value;
+use tokio_postgres::Row;
 use walrelay_testkit::checker::{self, Stored};
 use walrelay_testkit::relay::{Relay, RelayCommand};
 use walrelay_testkit::wait_until;
@@ -34,6 +36,18 @@ BEGIN
     ON CONFLICT (key) DO UPDATE SET events = b.events + excluded.events;
 END $$;
 ";
+
+/// Reads an applied event: its id, key, position and data.
+#[must_use]
+pub fn applied_event(row: &Row) -> Stored {
+    Stored {
+        event_id: row.get(0),
+        key: row.get(1),
+        commit_lsn: row.get(2),
+        tx_index: row.get(3),
+        data: row.get(4),
+    }
+}
 
 impl InboxDatabase {
     /// Creates a subscription to `video.events`, a consumer in this database, and its handler.
@@ -94,14 +108,19 @@ impl InboxDatabase {
     pub async fn applied(&self) -> Vec<Stored> {
         let sql = "SELECT event_id, key, lsn, tx_index, data FROM effect.applied ORDER BY n";
         let rows = self.client().query(sql, &[]).await.expect("the effects can be read");
-        let stored = rows.iter().map(|row| Stored {
-            event_id: row.get(0),
-            key: row.get(1),
-            commit_lsn: row.get(2),
-            tx_index: row.get(3),
-            data: row.get(4),
-        });
-        stored.collect()
+        rows.iter().map(applied_event).collect()
+    }
+
+    /// Waits until an audit finds this many published events and each of them in the inbox.
+    pub async fn wait_audited(&self, events: u64) {
+        wait_until(DEADLINE, "an audit of the published events", async || {
+            let done = self.run(["audit", "--grace", "0s", "--output", "json"]).await;
+            let report: Value = serde_json::from_str(&done.text).unwrap_or_default();
+            let consumer = &report["consumers"][0];
+            assert_eq!(consumer["missing"].as_u64().unwrap_or_default(), 0, "{}", done.text);
+            (consumer["rows"] == events && done.code == Some(0)).then_some(())
+        })
+        .await;
     }
 
     /// Returns the number of applied events.

@@ -11,7 +11,7 @@ mod producer;
 mod pubsub;
 mod world;
 
-pub use consuming::CONSUMER;
+pub use consuming::{CONSUMER, applied_event};
 pub use object_store::{ObjectStore, ObjectStoreKind};
 pub use pgbouncer::PgBouncer;
 pub use producer::Producer;

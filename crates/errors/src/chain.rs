@@ -22,6 +22,12 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
+/// Returns the text of somebody else without lines and control characters of its own.
+#[must_use]
+pub fn in_a_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 /// Replaces control characters.
 struct Visible<'a, 'b> {
     to: &'a mut fmt::Formatter<'b>,

@@ -17,6 +17,6 @@ mod coded;
 
 pub use action::{Action, ErrorContext, Exit};
 pub use boxed_error::BoxedError;
-pub use chain::Chain;
+pub use chain::{Chain, in_a_line};
 pub use code::Code;
 pub use coded::Coded;

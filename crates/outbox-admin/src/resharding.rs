@@ -224,7 +224,7 @@ pub async fn switch_shards(
     let failed = || AdminError::sql("hand over to the new shards");
     let transaction = client.transaction().await.map_err(failed())?;
     let replays = unfinished_replays(&transaction, Some(old)).await?;
-    if let Some(replay) = replays.iter().find(|it| it.reads().is_some() || it.keys > 0) {
+    if let Some(replay) = replays.iter().find(|it| it.needs_its_slot()) {
         let what = format!("replay {}", replay.id);
         return Err(AdminError::OperationUnfinished { slot: old.join(", "), what });
     }

@@ -32,6 +32,13 @@ impl UnfinishedReplay {
     pub fn reads(&self) -> Option<&ReplayReads> {
         self.source.as_ref().filter(|_| self.topic.is_some() || self.keys > 0)
     }
+
+    /// Returns whether the replay could not continue without its slot. Rows in dispatch state alone are
+    /// published as all others are.
+    #[must_use]
+    pub fn needs_its_slot(&self) -> bool {
+        self.reads().is_some() || self.keys > 0
+    }
 }
 
 /// Where an unfinished replay reads its rows.

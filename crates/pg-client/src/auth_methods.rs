@@ -159,7 +159,7 @@ impl StartupGate {
 
 /// The server sends more before the session than any server of Postgres.
 #[derive(Debug, thiserror::Error)]
-#[error("the peer sends more before the session begins than a Postgres server: it is none")]
+#[error("before the session begins, the peer sends more than a Postgres server does")]
 struct StartupTooLong;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io;
 
 use postgres_protocol::message::backend::ErrorFields;
 use tokio_postgres::fallible_iterator::FallibleIterator as _;
-use walrelay_errors::Code;
+use walrelay_errors::{Code, in_a_line};
 
 /// An ErrorResponse or NoticeResponse.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -205,11 +205,6 @@ impl ServerError {
         }
         Ok(error)
     }
-}
-
-/// Returns the text of a server without lines and control characters of its own.
-fn in_a_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
 }
 
 impl From<&tokio_postgres::error::DbError> for ServerError {

@@ -1,6 +1,7 @@
 //! The headers that describe an event: CloudEvents in binary mode.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -13,23 +14,26 @@ use crate::target::encoded;
 /// The ordering key, as the partitioning extension of CloudEvents names it.
 const PARTITION_KEY: &str = "ce-partitionkey";
 
-/// Attributes that have a header of their own, or are written from the event.
-const HANDLED: [&str; 14] = [
-    attribute::EVENT_ID,
-    attribute::EVENT_TYPE,
-    attribute::AGGREGATE_ID,
-    attribute::OCCURRED_AT,
-    attribute::SOURCE,
-    attribute::TRACEPARENT,
-    "tracestate",
-    cloudevents::SPEC_VERSION,
-    cloudevents::ID,
-    cloudevents::TYPE,
-    cloudevents::SOURCE,
-    cloudevents::SUBJECT,
-    cloudevents::TIME,
-    cloudevents::CONTENT_TYPE,
+/// The publisher's own attributes that CloudEvents have no name for. The others have a header of their own.
+const EXTENSIONS: [&str; 7] = [
+    attribute::AGGREGATE_TYPE,
+    attribute::VERSION,
+    attribute::SCHEMA_VERSION,
+    attribute::COMMIT_LSN,
+    attribute::TX_INDEX,
+    attribute::SYSTEM_IDENTIFIER,
+    attribute::REPLAY_ID,
 ];
+
+/// The trace context, whose headers have no prefix.
+const TRACE: [&str; 2] = [attribute::TRACEPARENT, "tracestate"];
+
+/// The headers of the publisher's own attributes. Receivers trust them, and `Commit-Lsn` of a producer would
+/// otherwise become the header of `commit_lsn`.
+static OWN_HEADERS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let headers = attribute::RESERVED_NAMES.iter().filter_map(|name| extension(name));
+    headers.map(|header| header.to_string()).collect()
+});
 
 /// Returns the headers of an event, without those of the signature.
 pub(crate) fn describe(event: &Event) -> HeaderMap {
@@ -52,27 +56,21 @@ pub(crate) fn describe(event: &Event) -> HeaderMap {
     set(cloudevents::SUBJECT, event.aggregate_id.as_deref());
     set(cloudevents::TIME, either([attribute::OCCURRED_AT, cloudevents::TIME]).map(String::as_str));
     set(PARTITION_KEY, Some(&event.ordering_key));
-    for name in [attribute::TRACEPARENT, "tracestate"] {
+    for name in TRACE {
         set(name, attributes.get(name).map(String::as_str));
     }
     headers.insert(CONTENT_TYPE, content_type(event, &attributes));
     for (name, value) in &attributes {
-        let is_handled = HANDLED.contains(&name.as_str());
-        let is_of_google = name.starts_with(attribute::RESERVED_PREFIX);
-        let Some(header) = extension(name).filter(|_| !is_handled && !is_of_google) else {
-            continue;
-        };
-        if attribute::is_ours(name) || !is_of_publisher(&header) {
+        let is_own = attribute::is_ours(name);
+        let is_handled = is_own && !EXTENSIONS.contains(&name.as_str())
+            || TRACE.contains(&name.as_str())
+            || name.starts_with(attribute::RESERVED_PREFIX);
+        let Some(header) = extension(name).filter(|_| !is_handled) else { continue };
+        if is_own || !OWN_HEADERS.contains(header.as_str()) {
             headers.entry(header).or_insert_with(|| encoded(value, ""));
         }
     }
     headers
-}
-
-/// Returns whether only an attribute that the publisher writes itself may have this header. Receivers trust
-/// these, and `Commit-Lsn` of a producer would otherwise become the header of `commit_lsn`.
-fn is_of_publisher(header: &HeaderName) -> bool {
-    attribute::RESERVED_NAMES.iter().filter_map(|name| extension(name)).any(|own| own == *header)
 }
 
 /// Returns the header of another attribute. The names of CloudEvents have only lower-case letters and digits.

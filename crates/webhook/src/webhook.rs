@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderName, HeaderValue, StatusCode};
 use reqwest::{Client, Response, redirect};
 use tokio::sync::OnceCell;
-use walrelay_errors::Chain;
+use walrelay_errors::{Chain, in_a_line};
 use walrelay_inbox::{Deliver, Event, Fault, Undelivered};
 use walrelay_pubsub::{GoogleTokens, PubsubError, client_tls};
 
@@ -161,8 +161,7 @@ impl Deliver for Webhook {
         // The status of a refusal counts, also if the rest of the answer is missing.
         let text = String::from_utf8_lossy(&read.unwrap_or_default()).trim().to_owned();
         // The inbox stores no zero byte.
-        let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-        let detail: String = visible.take(DETAIL_CHARACTERS_MAX).collect();
+        let detail: String = in_a_line(&text).chars().take(DETAIL_CHARACTERS_MAX).collect();
         Err(Undelivered {
             fault,
             code: format!("HTTP_{}", status.as_u16()),

@@ -181,20 +181,8 @@ impl Wanted<'_> {
     /// Returns whether the command continues this operation. A change of the shards checks
     /// everything again, because it can be cancelled until it switches.
     const fn continues(self, operation: &SlotOperation) -> bool {
-        match self {
-            Self::RecoverSlot | Self::ReleaseSlot | Self::ResetSlot => {
-                self.may_run_beside(operation)
-            }
-            Self::ChangeShards
-            | Self::CreateAnchor
-            | Self::MoveAnchor { .. }
-            | Self::AdvanceSlot
-            | Self::DropSlot
-            | Self::ReplayTables
-            | Self::ReplayWal
-            | Self::ReplayInPlace
-            | Self::Prune => false,
-        }
+        matches!(self, Self::RecoverSlot | Self::ReleaseSlot | Self::ResetSlot)
+            && self.may_run_beside(operation)
     }
 
     /// Returns whether the number of shards can still change beside this. The change drops the old
@@ -220,9 +208,7 @@ impl Wanted<'_> {
             Self::DropSlot => pauses,
             Self::ResetSlot => pauses.or((replay.rows > 0).then_some(ReplayConflict::HasRows)),
             Self::ReleaseSlot | Self::ChangeShards => {
-                // In place without paused keys, all that is left is to publish what dispatch state has.
-                let is_open = replay.reads().is_some() || replay.keys > 0;
-                is_open.then_some(ReplayConflict::CouldNotContinue)
+                replay.needs_its_slot().then_some(ReplayConflict::CouldNotContinue)
             }
             Self::MoveAnchor { name, to } => {
                 let needs = matches!(replay.reads(), Some(ReplayReads::Anchor(it))
